@@ -1,0 +1,156 @@
+"""verl's agent loop around the turn engine: one question, one session, its rows and rewards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from omegaconf import DictConfig
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+
+from verl_agentic.bridge.codec import TokenizerCodec
+from verl_agentic.bridge.faults import report_infra_fault
+from verl_agentic.bridge.output import row_outputs
+from verl_agentic.bridge.prompts import PromptPack, load_pack
+from verl_agentic.bridge.settings import Settings, load_settings
+from verl_agentic.bridge.turn_engine import Sample, TurnEngine, render_passages
+from verl_agentic.clients.retriever import RetrieverClient, RetrieverError
+from verl_agentic.core.environment import Passage
+from verl_agentic.core.method import Method
+from verl_agentic.core.outcomes import InfraFaultError
+from verl_agentic.core.seeds import request_seed
+from verl_agentic.core.trajectory import check_episode
+from verl_agentic.core.items import question_and_golds
+
+
+@dataclass(frozen=True)
+class _Workplace:
+    """What the sessions of one worker process share: read once, since a worker runs thousands of sessions."""
+
+    config: DictConfig
+    settings: Settings
+    retriever: RetrieverClient
+    pack: PromptPack
+    engine: TurnEngine
+
+
+_workplaces: dict[tuple[int, str], _Workplace] = {}
+
+
+def _workplace(config: DictConfig, method: Method, codec: TokenizerCodec) -> _Workplace:
+    """The workplace of a configuration object; it holds the object, so that its id stays its own."""
+    key = (id(config), method.name)
+    if key not in _workplaces:
+        settings = load_settings(config, method.name)
+        pack = load_pack(method.prompts, settings.prompts)
+        retriever = RetrieverClient(
+            list(settings.retriever.urls),
+            topk=settings.retriever.topk,
+            timeout_s=settings.retriever.timeout_s,
+            deadline_s=settings.retriever.deadline_s,
+            retries=settings.retriever.retries,
+        )
+        engine = TurnEngine(codec, method.grammar, pack, settings.budget)
+        _workplaces[key] = _Workplace(config, settings, retriever, pack, engine)
+    return _workplaces[key]
+
+
+class Generation:
+    """The session's sampler: calls verl's rollout, seeds each request, and remembers every sampled id.
+
+    Args:
+        server: verl's client of the rollout servers.
+        sampling_params: verl's sampling parameters of this session.
+        seed: gives the seed of a generation call from its number within the session.
+    """
+
+    def __init__(self, server: Any, sampling_params: dict[str, Any], seed: Any):
+        self._server, self._params, self._seed = server, sampling_params, seed
+        self._request_id = uuid4().hex
+        self._calls = 0
+        self.seconds = 0.0
+        self.sampled: list[int] = []
+        self.extra_fields: dict[str, Any] = {}
+
+    async def __call__(self, context: list[int], params: dict[str, Any]) -> Sample:
+        request = {**self._params, **params, "seed": self._seed(self._calls)}
+        self._calls += 1
+        started = time.perf_counter()
+        output = await self._server.generate(
+            request_id=self._request_id, prompt_ids=context, sampling_params=request
+        )
+        self.seconds += time.perf_counter() - started
+        self.sampled.extend(output.token_ids)
+        self._note(output.extra_fields)
+        finish = "abort" if output.stop_reason == "aborted" else output.extra_fields.get("finish_reason")
+        return Sample(list(output.token_ids), output.log_probs, finish)
+
+    def _note(self, fields: Mapping[str, Any]) -> None:
+        """Keep the oldest and the newest weight version that took part in the session."""
+        if not self.extra_fields:
+            self.extra_fields = dict(fields)
+            return
+        for key, pick in (("min_global_steps", min), ("max_global_steps", max)):
+            versions = [v for v in (self.extra_fields.get(key), fields.get(key)) if v is not None]
+            self.extra_fields[key] = pick(versions) if versions else None
+
+
+class MethodAgentLoop(AgentLoopBase):
+    """The agent loop of a method with one growing context; a method's own class sets `method` and nothing else."""
+
+    method: Method
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
+        """Run one session of one data row.
+
+        Raises:
+            InfraFaultError: a fault outside the policy; verl then marks the group as failed, and the session is
+                neither stored nor trained.
+        """
+        place = _workplace(
+            self.config, self.method, TokenizerCodec(self.tokenizer, self.apply_chat_template_kwargs)
+        )
+        settings = place.settings
+        question, golds = question_and_golds(row)
+        generation = Generation(self.server_manager, sampling_params, self._seed_of(settings, row))
+        search_seconds = [0.0]
+        search = partial(self._search, place.retriever, search_seconds)
+        environment = self.method.environment(search, partial(render_passages, place.pack))
+        try:
+            episode = await place.engine.run(question, generation, environment)
+        except InfraFaultError as error:
+            await report_infra_fault(self.config, row, error.outcome)
+            raise
+        score = self.method.score(episode, golds, settings.reward)
+        if settings.assert_tokens:
+            check_episode(episode, score.rewards, generation.sampled)
+        extra = {**generation.extra_fields, "sampled": generation.sampled if settings.assert_tokens else None}
+        timing = {"generate_sequences": generation.seconds, "tool_calls": search_seconds[0]}
+        return row_outputs(episode, score, timing, extra)
+
+    @staticmethod
+    def _seed_of(settings: Settings, row: Mapping[str, Any]) -> Any:
+        info = row.get("extra_info") or {}
+        return partial(
+            request_seed,
+            settings.seed,
+            int(row.get("global_steps", 0)),
+            int(row.get("index", info.get("index", 0))),
+            int(row.get("session_id", 0)),
+            split=str(info.get("split", "train")),
+        )
+
+    @staticmethod
+    async def _search(client: RetrieverClient, seconds: list[float], query: str) -> list[Passage]:
+        started = time.perf_counter()
+        try:
+            found = (await client.retrieve([query]))[0]
+        except RetrieverError as error:
+            raise InfraFaultError("retriever", str(error)) from error
+        finally:
+            seconds[0] += time.perf_counter() - started
+        return [Passage(p.id, p.contents, p.score, p.title, p.text) for p in found]

@@ -1,0 +1,69 @@
+"""An episode as verl's agent loop outputs: one output a row, each with its own per-token rewards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+from verl_agentic.core.method import Score
+from verl_agentic.core.outcomes import ModelFault
+from verl_agentic.core.rewards import total
+from verl_agentic.core.trajectory import Episode
+
+
+class RowOutput(AgentLoopOutput):
+    """A row with a reward for each of its tokens.
+
+    verl overwrites the scalar `reward_score` of all rows of a session with that of the last and puts it on the last
+    response token; `rm_scores` of this class is what the trainer reads instead.
+    """
+
+    token_rewards: list[float]
+
+    def as_dict(self) -> dict[str, Any]:
+        fields = super().as_dict()
+        fields["rm_scores"] = torch.tensor(fields.pop("token_rewards"), dtype=torch.float32)
+        return fields
+
+
+def row_outputs(
+    episode: Episode, score: Score, timing: dict[str, float], extra: dict[str, Any]
+) -> list[AgentLoopOutput]:
+    """The rows of an episode, in time order.
+
+    Args:
+        episode: the session.
+        score: its rewards and scalars.
+        timing: verl's agent loop metrics (seconds).
+        extra: fields for every row, the rollout's weight version among them.
+    """
+    return [
+        RowOutput(
+            prompt_ids=list(row.prompt_ids),
+            response_ids=list(row.response_ids),
+            response_mask=list(row.response_mask),
+            response_logprobs=None if row.log_probs is None else list(row.log_probs),
+            token_rewards=rewards,
+            reward_score=total(score.rewards),
+            num_turns=2 * len(episode.turns),
+            metrics=AgentLoopMetrics(**timing),
+            extra_fields={**extra, **_describe(episode, score)},
+        )
+        for row, rewards in zip(episode.rows, score.rewards, strict=True)
+    ]
+
+
+def _describe(episode: Episode, score: Score) -> dict[str, Any]:
+    fault = episode.outcome.code.value if isinstance(episode.outcome, ModelFault) else None
+    return {
+        "reward_extra_info": score.metrics,
+        "outcome": episode.outcome.kind,
+        "fault": fault,
+        "prediction": episode.prediction,
+        "actions": dict(episode.actions),
+        "tags_seen": sum(turn.tags_seen for turn in episode.turns),
+        "turn_scores": [],
+        "tool_rewards": [],
+    }

@@ -1,0 +1,85 @@
+"""Prompt packs: the texts a method shows its policy, one folder of text files a pack, chosen by the recipe."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from verl_agentic.core.environment import Passage
+from verl_agentic.core.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class PromptPack:
+    """The texts of a single-context method.
+
+    Attributes:
+        user: the user message; `{question}`.
+        passage: one passage; `{rank}` from 1, `{title}`, `{text}`, `{contents}`.
+        observation: what is appended after a retrieval; `{passages}`, the passages joined by `passage_separator`.
+        correction: appended after an invalid turn that is given another chance.
+        last_turn: appended after the observation of the last allowed action.
+        passage_separator: file `passage_separator.txt`; a newline where the file is missing.
+    """
+
+    user: str
+    passage: str
+    observation: str
+    correction: str
+    last_turn: str
+    passage_separator: str = "\n"
+
+    def render_passage(self, rank: int, passage: Passage) -> str:
+        return self.passage.format(rank=rank, title=passage.title, text=passage.text, contents=passage.contents)
+
+    def observation_parts(self) -> tuple[str, str]:
+        """The observation template's text before and after its passages."""
+        before, _, after = self.observation.partition("{passages}")
+        return before, after
+
+
+_PLACEHOLDERS = {
+    "user": {"question"},
+    "passage": {"rank", "title", "text", "contents"},
+    "observation": {"passages"},
+    "correction": set(),
+    "last_turn": set(),
+    "passage_separator": set(),
+}
+_REQUIRED = {"user": {"question"}, "observation": {"passages"}}
+
+
+def load_pack(root: Path, name: str) -> PromptPack:
+    """Read the pack `name` under `root`, or the folder `name` itself where it is a path to a pack of the user's.
+
+    A template file's own final newline is not part of the text.
+
+    Raises:
+        ValueError: no such pack, a file is missing, or a placeholder is unknown or missing.
+    """
+    folder = Path(name) if "/" in name else root / name
+    if not folder.is_dir():
+        known = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
+        raise ValueError(f"agentic.prompts: no prompt pack {name!r}{did_you_mean(name, known)} (available: {known})")
+    texts = {f.name: _read(folder / f"{f.name}.txt") for f in fields(PromptPack)}
+    if texts["passage_separator"] is None:
+        del texts["passage_separator"]
+    for key, text in texts.items():
+        _check(folder / f"{key}.txt", key, text)
+    return PromptPack(**texts)
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8").removesuffix("\n") if path.is_file() else None
+
+
+def _check(path: Path, key: str, text: str | None) -> None:
+    if text is None:
+        raise ValueError(f"the prompt pack lacks the file {path}")
+    used = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+    if used - _PLACEHOLDERS[key]:
+        allowed = sorted(_PLACEHOLDERS[key]) or "none"
+        raise ValueError(f"{path}: unknown placeholder {sorted(used - _PLACEHOLDERS[key])}, allowed: {allowed}")
+    if missing := _REQUIRED.get(key, set()) - used:
+        raise ValueError(f"{path}: the placeholder {sorted(missing)} is missing")

@@ -1,0 +1,103 @@
+"""Our part of the configuration, the single top-level key `agentic`, read and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_agentic.core.budget import Budget
+from verl_agentic.core.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class RetrieverSettings:
+    """Where and how the retriever is asked; the fields of `agentic.retriever`."""
+
+    urls: tuple[str, ...]
+    topk: int
+    timeout_s: float
+    deadline_s: float
+    retries: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The fields of `agentic`, with the token limits that verl's own configuration sets."""
+
+    method: str
+    prompts: str
+    seed: int
+    assert_tokens: bool
+    preflight: bool
+    retriever: RetrieverSettings
+    budget: Budget
+    reward: Mapping[str, Any]
+
+
+def default_agentic(method: str) -> DictConfig:
+    """The defaults of `recipes/agentic` for a method, as Hydra would compose them.
+
+    A method of the user's own may have no file there; it gets the common defaults.
+    """
+    folder = resources.files("recipes") / "agentic"
+    merged = OmegaConf.create((folder / "base.yaml").read_text(encoding="utf-8"))
+    own = folder / f"{method}.yaml"
+    if own.is_file():
+        merged = OmegaConf.merge(merged, OmegaConf.create(own.read_text(encoding="utf-8")))
+    merged.pop("defaults", None)
+    merged.method = method
+    return merged
+
+
+def load_settings(config: DictConfig, method: str | None = None) -> Settings:
+    """Read `config.agentic`, or a method's defaults where a stock verl configuration has no such key.
+
+    Args:
+        config: verl's whole configuration.
+        method: the method where the configuration names none (an agent loop chosen by `agent_name` alone).
+
+    Raises:
+        ValueError: an unknown key (nearest name suggested), a missing or wrong value.
+    """
+    agentic = config.get("agentic")
+    name = method if agentic is None else agentic.get("method", method)
+    if name is None:
+        raise ValueError("agentic.method is not set: choose a recipe, or give +agentic.method=NAME")
+    defaults = default_agentic(name)
+    if agentic is not None:
+        check_keys(agentic, defaults)
+    return _build(OmegaConf.merge(defaults, agentic or {}), config)
+
+
+def check_keys(given: Any, known: Any, path: str = "agentic") -> None:
+    """Refuse keys that the defaults do not have; a node whose default is empty is open.
+
+    Raises:
+        ValueError: naming the key and the nearest known one.
+    """
+    if not isinstance(given, DictConfig) or not isinstance(known, DictConfig) or not known:
+        return
+    for key in given:
+        if key not in known:
+            raise ValueError(f"unknown key {path}.{key}{did_you_mean(str(key), map(str, known))}")
+        if not OmegaConf.is_missing(given, key):
+            check_keys(given[key], known[key], f"{path}.{key}")
+
+
+def _build(agentic: DictConfig, config: DictConfig) -> Settings:
+    plain = OmegaConf.to_container(agentic, resolve=True, throw_on_missing=True)
+    assert isinstance(plain, dict)
+    retriever = plain.pop("retriever")
+    urls = retriever["urls"]
+    retriever["urls"] = (urls,) if isinstance(urls, str) else tuple(urls)
+    if not retriever["urls"]:
+        raise ValueError("agentic.retriever.urls is empty; give at least one retriever server")
+    rollout = config.actor_rollout_ref.rollout
+    budget = Budget(
+        **plain.pop("budget"), prompt_tokens=rollout.prompt_length, response_tokens=rollout.response_length
+    )
+    return Settings(**plain, retriever=RetrieverSettings(**retriever), budget=budget)

@@ -1,0 +1,236 @@
+"""The turn engine: one question, turn by turn, tokens in and tokens out.
+
+It reads like the way of a question: prompt ids -> generate a turn -> parse its new tokens -> apply the action -> append
+the observation with mask 0 -> ... -> answer. It never re-encodes what was generated and knows nothing of verl, so the
+same engine runs under verl's agent loop, under a scripted model by hand, and under the oracle of a cold start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_agentic.bridge.codec import TokenizerCodec
+from verl_agentic.bridge.prompts import PromptPack
+from verl_agentic.core.budget import Budget
+from verl_agentic.core.environment import Environment, Finish, Observe, Passage
+from verl_agentic.core.grammar import Grammar, Parsed
+from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, Ok, Outcome
+from verl_agentic.core.trajectory import Episode, RowBuilder, Turn
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one generation call returned.
+
+    Attributes:
+        token_ids: new tokens, a stop token or end-of-turn token included.
+        log_probs: one a token, or None where the rollout computes none.
+        finish_reason: "stop", "length", "abort", or None where the engine does not tell (vllm through verl).
+    """
+
+    token_ids: list[int]
+    log_probs: list[float] | None
+    finish_reason: str | None = None
+
+
+Sampler = Callable[[list[int], dict[str, Any]], Awaitable[Sample]]
+"""Generates: (context ids, sampling parameters of this call) -> Sample."""
+
+
+@dataclass
+class _State:
+    """The mutable part of an episode in progress."""
+
+    row: RowBuilder
+    actions: Counter[str] = field(default_factory=Counter)
+    corrections: int = 0
+    passages: list[tuple[str, ...]] = field(default_factory=list)
+    outcome: Outcome | None = None
+    prediction: str | None = None
+
+    @property
+    def used_actions(self) -> int:
+        return sum(self.actions.values())
+
+
+class TurnEngine:
+    """Runs episodes of a single-context method.
+
+    Args:
+        codec: text and token ids.
+        grammar: the method's tags.
+        pack: the method's texts.
+        budget: the limits of one trajectory.
+    """
+
+    def __init__(self, codec: TokenizerCodec, grammar: Grammar, pack: PromptPack, budget: Budget):
+        self.codec, self.grammar, self.pack, self.budget = codec, grammar, pack, budget
+        stop_ids = codec.single_ids(grammar.stop_strings)
+        closings = {codec.decode([i]) for i in stop_ids}
+        self._stop = {
+            "stop_token_ids": stop_ids,
+            "stop": [s for s in grammar.stop_strings if s not in closings],
+            "include_stop_str_in_output": True,
+        }
+
+    async def run(self, question: str, sample: Sampler, environment: Environment) -> Episode:
+        """Run one episode to its end.
+
+        Raises:
+            InfraFaultError: the retriever or the rollout failed, or the question does not fit the prompt budget.
+        """
+        state = _State(row=RowBuilder(prompt_ids=self.prompt_ids(question)))
+        while state.outcome is None:
+            parsed = await self._turn(state, sample)
+            if parsed.action is None:
+                self._invalid(state, parsed)
+            else:
+                await self._act(state, parsed, environment)
+        return Episode(
+            question=question,
+            rows=(state.row.freeze(),),
+            outcome=state.outcome,
+            prediction=state.prediction,
+            actions=dict(state.actions),
+            corrections=state.corrections,
+            passages=tuple(state.passages),
+        )
+
+    def prompt_ids(self, question: str) -> list[int]:
+        """Ids of the first prompt."""
+        ids = list(self.codec.chat([{"role": "user", "content": self.pack.user.format(question=question)}]))
+        if len(ids) > self.budget.prompt_tokens:
+            raise InfraFaultError(
+                "data",
+                f"the prompt of question {question[:60]!r} has {len(ids)} tokens, data.max_prompt_length allows "
+                f"{self.budget.prompt_tokens}; raise it or drop the question",
+            )
+        return ids
+
+    async def _turn(self, state: _State, sample: Sampler) -> Parsed:
+        """Generate one turn, keep it up to its first completed action, and append it to the row."""
+        ids: list[int] = []
+        log_probs: list[float] | None = []
+        limit = min(self.budget.turn_tokens, self._room(state))
+        while True:
+            part = await sample(state.row.context + ids, {**self._stop, "max_tokens": limit - len(ids)})
+            ids, log_probs = self._join(ids, log_probs, part)
+            ended = bool(part.token_ids) and part.token_ids[-1] in self.codec.eos_ids
+            text = self._visible(ids)
+            # A stop string inside the thinking stops generation but not the turn: go on from there.
+            if ended or not part.token_ids or len(ids) >= limit or self.grammar.completes(text) is not None:
+                break
+            if part.finish_reason == "length":
+                break
+        return self._keep(state, ids, log_probs, truncated=not ended and len(ids) >= limit)
+
+    @staticmethod
+    def _join(
+        ids: list[int], log_probs: list[float] | None, part: Sample
+    ) -> tuple[list[int], list[float] | None]:
+        if part.finish_reason == "abort":
+            raise InfraFaultError("rollout", "a generation request was aborted")
+        both = None if log_probs is None or part.log_probs is None else log_probs + list(part.log_probs)
+        return ids + list(part.token_ids), both
+
+    def _keep(self, state: _State, ids: list[int], log_probs: list[float] | None, truncated: bool) -> Parsed:
+        kept = self._cut(ids)
+        parsed = self.grammar.parse(self._visible(ids[:kept]), truncated=truncated)
+        start, end = state.row.append_policy(ids[:kept], None if log_probs is None else log_probs[:kept])
+        state.row.turns.append(
+            Turn(
+                start=start,
+                end=end,
+                text=self.codec.decode(ids[:kept]),
+                action=parsed.action,
+                fault=parsed.fault,
+                dropped_tokens=len(ids) - kept,
+                tags_seen=parsed.tags_seen,
+            )
+        )
+        return parsed
+
+    def _visible(self, ids: list[int]) -> str:
+        """Decoded ids without the end-of-turn token that closes them."""
+        return self.codec.decode(ids[:-1] if ids and ids[-1] in self.codec.eos_ids else ids)
+
+    def _cut(self, ids: list[int]) -> int:
+        """How many of `ids` reach to the end of the first completed action; all where none is completed.
+
+        The last kept token may reach past the closing tag (P5): ids are never altered. Whether a prefix completes an
+        action is monotone in its length, so the place is found by bisection.
+        """
+        if self.grammar.completes(self.codec.decode(ids)) is None:
+            return len(ids)
+        low, high = 1, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if self.grammar.completes(self.codec.decode(ids[:middle])) is None:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _invalid(self, state: _State, parsed: Parsed) -> None:
+        """A turn without an action: one corrective message while there are any left, else the end."""
+        assert parsed.fault is not None
+        forged = parsed.fault is FaultCode.FORGED_MARKUP
+        correction = self.codec.encode(self.pack.correction)
+        if forged or state.corrections >= self.budget.max_corrections or not self._fits(state, correction):
+            state.outcome = ModelFault(self._final_code(state, parsed.fault))
+            return
+        state.corrections += 1
+        state.row.append_environment(correction)
+
+    def _final_code(self, state: _State, code: FaultCode) -> FaultCode:
+        if code is FaultCode.FORGED_MARKUP or self._room(state) > 0:
+            return code
+        return FaultCode.BUDGET_EXHAUSTED
+
+    async def _act(self, state: _State, parsed: Parsed, environment: Environment) -> None:
+        action = parsed.action
+        assert action is not None
+        if not action.tag.terminal and state.used_actions >= self.budget.max_actions:
+            state.outcome = ModelFault(FaultCode.LIMIT_EXCEEDED)
+            return
+        match await environment.apply(action):
+            case Finish(prediction):
+                state.prediction, state.outcome = prediction, Ok()
+            case Observe() as effect:
+                state.actions[action.tag.name] += 1
+                self._observe(state, effect)
+
+    def _observe(self, state: _State, effect: Observe) -> None:
+        """Append an observation, or end the trajectory where no turn would fit after it."""
+        state.passages.append(effect.passage_ids)
+        ids = self.observation_ids(effect)
+        if state.used_actions >= self.budget.max_actions:
+            ids = ids + self.codec.encode(self.pack.last_turn)
+        if not self._fits(state, ids):
+            state.outcome = ModelFault(FaultCode.BUDGET_EXHAUSTED)
+            return
+        state.row.append_environment(ids)
+
+    def observation_ids(self, effect: Observe) -> list[int]:
+        """Ids of an observation: passages cut to the token budget, its closing tag always kept."""
+        before, after = (self.codec.encode(part) for part in self.pack.observation_parts())
+        body = self.codec.encode(self.pack.passage_separator.join(effect.texts))
+        return before + body[: max(0, self.budget.observation_tokens - len(before) - len(after))] + after
+
+    def _room(self, state: _State) -> int:
+        return self.budget.response_tokens - len(state.row.response_ids)
+
+    def _fits(self, state: _State, ids: list[int]) -> bool:
+        """Whether at least one policy token has room after `ids`."""
+        return len(ids) < self._room(state)
+
+
+def render_passages(pack: PromptPack, passages: list[Passage]) -> Observe:
+    """The observation of a retrieval."""
+    return Observe(
+        texts=tuple(pack.render_passage(rank, passage) for rank, passage in enumerate(passages, start=1)),
+        passage_ids=tuple(passage.id for passage in passages),
+    )
