@@ -1,0 +1,1 @@
+"""Search backends; they know passages and queries, nothing of HTTP."""

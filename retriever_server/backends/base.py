@@ -1,0 +1,66 @@
+"""What every backend offers, and the one rule by which scored rows become hits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retriever_server.corpus import Passage
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage found for a query: its row in the index, identifier, contents and score (higher is better)."""
+
+    row: int
+    id: str
+    contents: str
+    score: float
+
+
+class Rows(Protocol):
+    """Anything that maps a row number to its passage: a list, or a PassageStore."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> Passage: ...
+
+
+class Backend(Protocol):
+    """A searchable index of passages."""
+
+    kind: str
+    passages: Rows
+
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        """Return for each query at most `topk` >= 1 hits, best first; ties are in row order.
+
+        A blank query, or one that matches nothing, has no hits. Raises SearchError for a query that cannot be answered.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """Return what declares this index (BM25 settings, or the encoder record) as JSON values."""
+
+    def save(self, folder: Path) -> None:
+        """Write the index, without its passages, into `folder`."""
+
+
+def best_rows(scores: NDArray[np.floating[Any]], topk: int) -> NDArray[np.intp]:
+    """Return the rows of the `topk` largest positive `scores` (one per passage), best first, ties in row order."""
+    rows = np.flatnonzero(scores > 0)
+    if len(rows) > topk:
+        cut = np.partition(scores[rows], -topk)[-topk]
+        rows = rows[scores[rows] >= cut]
+    return rows[np.lexsort((rows, -scores[rows]))][:topk]
+
+
+def make_hits(passages: Rows, scored_rows: Iterable[tuple[int, float]]) -> list[Hit]:
+    """Return hits for (row, score) pairs, which are already in order."""
+    return [
+        Hit(int(row), passages[int(row)].id, passages[int(row)].contents, float(score)) for row, score in scored_rows
+    ]

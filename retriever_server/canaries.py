@@ -1,0 +1,42 @@
+"""Self-retrieval canaries: passages that their own first words must retrieve (cases P30 and P46)."""
+
+from __future__ import annotations
+
+from retriever_server.backends.base import Backend
+from retriever_server.errors import IndexRefused
+from retriever_server.manifest import Canary
+
+SAMPLE = 16
+WORDS = 24
+
+
+def choose_canaries(backend: Backend) -> tuple[list[Canary], float]:
+    """Return the canaries that hold among evenly spaced passages, and the share of the sample that they are.
+
+    Raises IndexRefused when no sampled passage is found by its own first words.
+    """
+    count = len(backend.passages)
+    rows = sorted({position * count // SAMPLE for position in range(SAMPLE)})
+    sample = [Canary(row, " ".join(backend.passages[row].contents.split()[:WORDS])) for row in rows]
+    holding = [canary for canary, held in zip(sample, _held(backend, sample), strict=True) if held]
+    if not holding:
+        raise IndexRefused(
+            f"None of {len(sample)} sampled passages is found by its own first words; "
+            "check the encoder's pooling and prefixes, or the corpus."
+        )
+    return holding, len(holding) / len(sample)
+
+
+def check_canaries(backend: Backend, canaries: list[Canary]) -> None:
+    """Raise IndexRefused, saying how many failed, unless every canary still retrieves its passage first."""
+    held = _held(backend, canaries)
+    if not all(held):
+        raise IndexRefused(
+            f"{held.count(False)} of {len(held)} self-retrieval canaries fail: the index and its encoder, analyzer or "
+            "passage file no longer belong together; build the index again."
+        )
+
+
+def _held(backend: Backend, canaries: list[Canary]) -> list[bool]:
+    found = backend.search([canary.query for canary in canaries], 1)
+    return [bool(hits) and hits[0].row == canary.row for hits, canary in zip(found, canaries, strict=True)]

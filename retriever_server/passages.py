@@ -1,0 +1,45 @@
+"""Passages of an index on disk: a JSON-lines file with line offsets, read at random without loading it."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from retriever_server.corpus import Passage
+
+PASSAGES = "passages.jsonl"
+OFFSETS = "passages.offsets.npy"
+
+
+def write_passages(folder: Path, passages: Iterable[Passage]) -> int:
+    """Write `passages` into `folder` in order, one row each, and return how many there were."""
+    offsets = [0]
+    with open(folder / PASSAGES, "wb") as file:
+        for passage in passages:
+            record = {"id": passage.id, "contents": passage.contents}
+            offsets.append(offsets[-1] + file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n"))
+    np.save(folder / OFFSETS, np.asarray(offsets, dtype=np.int64))
+    return len(offsets) - 1
+
+
+class PassageStore:
+    """Row number -> Passage, memory-mapped; rows are those of the index that was built with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._offsets = np.load(folder / OFFSETS, mmap_mode="r")
+        with open(folder / PASSAGES, "rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if len(self) else b""
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, row: int) -> Passage:
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is outside the {len(self)} passages of this index")
+        start, end = int(self._offsets[row]), int(self._offsets[row + 1])
+        record = json.loads(self._bytes[start:end])
+        return Passage(record["id"], record["contents"])
