@@ -1,0 +1,173 @@
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_agentic.demo.lexicon import name_words, plain_words
+from verl_agentic.demo.questions import KINDS, PATHS, comparison_question, draw_question, shared_intermediates
+from verl_agentic.demo.search import WorldSearch
+from verl_agentic.demo.splits import SplitSizes, combination, split_questions
+from verl_agentic.demo.world import WorldSizes, generate_world
+
+seeds = st.integers(min_value=0, max_value=2**40)
+few = settings(max_examples=15, deadline=None)
+
+
+def drawn(world, seed, count=6):
+    rng = random.Random(seed)
+    return [draw_question(world, kind, rng) for kind in KINDS for _ in range(count)]
+
+
+def test_default_world_has_342_short_passages():
+    world = generate_world(0)
+    assert len(world.passages) == 342
+    assert max(len(passage.contents.split()) for passage in world.passages) == 15
+    assert len({passage.id for passage in world.passages}) == 342
+
+
+def test_passages_look_as_documented():
+    world = generate_world(0)
+    patterns = {p.id.split("-")[0]: p.contents.split() for p in world.passages}
+    assert patterns["person"][2:4] == ["person", ":"]
+    assert patterns["town"][2:5] == ["town", ":", "in"]
+    assert all(p.contents.endswith(" .") and p.contents.startswith(p.title) for p in world.passages)
+
+
+def test_invented_words_collide_with_nothing():
+    words = [word for group in name_words().values() for word in group]
+    plain = [word for word in plain_words() if word not in words]
+    assert len({word.lower() for word in words}) == len(words) == 452
+    assert not {word.lower() for word in words} & {word.lower() for word in plain}
+
+
+@few
+@given(seeds)
+def test_same_seed_same_world_and_other_seed_other_world(seed):
+    assert generate_world(seed) == generate_world(seed)
+    assert generate_world(seed).facts != generate_world(seed + 1).facts
+
+
+@few
+@given(seeds)
+def test_gold_answers_stand_in_gold_passages_and_steps_walk_to_the_answer(seed):
+    world = generate_world(seed)
+    texts = {passage.id: passage.contents for passage in world.passages}
+    for question in drawn(world, seed):
+        for step in question.searches:
+            assert f" {step.answer} " in texts[step.passage_id]
+            assert step.entity in texts[step.passage_id]
+            assert world.look_up(step.entity, step.relation) == step.answer
+        assert question.steps[-1].answer == question.answers[0]
+        assert question.passage_ids == tuple(step.passage_id for step in question.searches)
+        for step in question.steps:
+            assert all(earlier < step.index and f"#{earlier}" in step.text for earlier in step.depends)
+        for before, after in zip(question.steps, question.steps[1:], strict=False):
+            if question.kind != "comparison":
+                assert after.entity == before.answer
+
+
+@few
+@given(seeds)
+def test_answer_is_not_in_the_question_except_in_comparisons(seed):
+    for question in drawn(generate_world(seed), seed):
+        named = question.answers[0] in question.text
+        assert named == (question.kind == "comparison")
+
+
+@few
+@given(seeds)
+def test_plain_queries_find_gold_passages_in_the_top_two(seed):
+    world = generate_world(seed)
+    search = WorldSearch(world)
+    steps = [step for question in drawn(world, seed, count=40) for step in question.searches]
+    found = sum(search.finds(step.entity, step.keyword, step.passage_id) for step in steps)
+    assert found / len(steps) > 0.97
+
+
+def test_hops_match_the_kind():
+    rng, world = random.Random(0), generate_world(1)
+    assert {kind: len(draw_question(world, kind, rng).searches) for kind in KINDS} == {
+        "1hop": 1, "2hop": 2, "3hop": 3, "4hop": 4, "comparison": 2,
+    }  # fmt: skip
+    assert all(len(path) == int(kind[0]) for kind, paths in PATHS.items() for _, path in paths)
+
+
+def test_comparison_names_the_earlier_or_the_later():
+    world = generate_world(0)
+    one, other = world.entities["film"][:2]
+    years = world.facts[one, "release"], world.facts[other, "release"]
+    first = one if years[0] < years[1] else other
+    assert comparison_question(world, one, other, "earlier").answers == (first,)
+    assert comparison_question(world, one, other, "later").answers != (first,)
+    assert comparison_question(world, one, other, "earlier").steps[-1].text == "Which is earlier , #1 or #2 ?"
+
+
+def test_comparison_of_equal_years_is_refused():
+    world = generate_world(0)
+    films = world.entities["film"]
+    years = {}
+    twins = next((years[y], f) for f in films if (y := world.facts[f, "release"]) in years or years.update({y: f}))
+    with pytest.raises(ValueError, match="share the year"):
+        comparison_question(world, *twins, "earlier")
+
+
+def test_splits_have_the_headline_mix():
+    splits = split_questions(generate_world(0))
+    assert {name: len(questions) for name, questions in splits.items()} == {
+        "test": 300, "val": 100, "train": 1200, "test_3hop": 100, "train_3hop": 200, "test_4hop": 100, "train_4hop": 200,
+    }  # fmt: skip
+    kinds = [question.kind for question in splits["test"]]
+    assert [kinds.count(kind) for kind in ("1hop", "2hop", "comparison")] == [120, 120, 60]
+    assert {question.kind for question in splits["test_4hop"]} == {"4hop"}
+
+
+@settings(max_examples=5, deadline=None)
+@given(seeds)
+def test_no_combination_of_entity_and_path_is_in_two_splits(seed):
+    splits = split_questions(generate_world(seed))
+    for of in (combination, lambda question: question.text):
+        seen = [{of(question) for question in questions} for questions in splits.values()]
+        assert sum(map(len, seen)) == len(set().union(*seen))
+
+
+def test_questions_share_sub_answers():
+    shared = shared_intermediates(split_questions(generate_world(0))["train"])
+    assert len(shared) >= 20
+    assert max(map(len, shared.values())) >= 4
+
+
+def test_distractor_names_share_a_word():
+    def twins(share):
+        names = generate_world(0, WorldSizes(distractor_share=share)).entities["company"]
+        firsts = [name.split()[0] for name in names]
+        return sum(firsts.count(first) > 1 for first in firsts)
+
+    assert twins(0.8) > twins(0.0)
+
+
+def test_sizes_are_options():
+    world = generate_world(0, WorldSizes(persons=40, towns=10, countries=4, companies=12, films=20))
+    assert {name: len(entities) for name, entities in world.entities.items()} == {
+        "person": 40, "town": 10, "country": 4, "company": 12, "film": 20,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"persons": 121}, "persons must be even"),
+        ({"towns": 8}, "do not fit"),
+        ({"films": 100_000}, "films=100000 is out of range"),
+        ({"hub_share": 1.5}, "hub_share must lie between 0 and 1"),
+    ],
+)
+def test_impossible_sizes_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        WorldSizes(**sizes)
+
+
+def test_world_too_small_for_the_splits_says_so():
+    world = generate_world(0, WorldSizes(persons=20, towns=8, countries=4, companies=8, films=8))
+    with pytest.raises(ValueError, match="choose a larger world or smaller splits"):
+        split_questions(world, SplitSizes())

@@ -1,0 +1,1 @@
+"""Rows of verl data sets and retrieval corpora: schema, writers, validation."""

@@ -1,0 +1,79 @@
+"""Command line of the demo: ``python -m verl_agentic.demo prepare|cold-start``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from verl_agentic.demo.cold_start import ColdStartConfig, train_cold_start
+from verl_agentic.demo.prepare import PrepareConfig, prepare
+from verl_agentic.demo.splits import SplitSizes
+from verl_agentic.demo.world import WorldSizes
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; 0 on success, 2 with one sentence on stderr when an option does not fit."""
+    options = _parser().parse_args(arguments)
+    line = partial(print, flush=True)
+    try:
+        options.run(options, line)
+    except ValueError as error:
+        print(f"verl_agentic.demo: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m verl_agentic.demo", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    files = commands.add_parser("prepare", help="make world, corpus, questions and cold start; unchanged parts are kept")
+    files.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to")
+    files.add_argument("--method", default="search_r1")
+    files.add_argument("--seed", type=int, default=0, help="seed of the world")
+    files.add_argument("--cold-start", choices=("build", "packaged"), default="build")
+    files.add_argument("--cold-start-steps", type=int, default=ColdStartConfig.steps)
+    _add_sizes(files, WorldSizes)
+    _add_sizes(files, SplitSizes)
+    files.set_defaults(run=_prepare)
+    start = commands.add_parser("cold-start", help="train the cold start of a method into a folder")
+    start.add_argument("--out", type=Path, required=True)
+    start.add_argument("--method", default="search_r1")
+    start.add_argument("--seed", type=int, default=ColdStartConfig.seed)
+    start.add_argument("--steps", type=int, default=ColdStartConfig.steps)
+    start.set_defaults(run=_cold_start)
+    return parser
+
+
+def _add_sizes(parser: argparse.ArgumentParser, sizes: type) -> None:
+    for item in fields(sizes):
+        kind = type(item.default)
+        parser.add_argument(f"--{item.name.replace('_', '-')}", type=kind, default=item.default, help=f"{item.default}")
+
+
+def _sizes(options: argparse.Namespace, sizes: type) -> Any:
+    return sizes(**{item.name: getattr(options, item.name) for item in fields(sizes)})
+
+
+def _prepare(options: argparse.Namespace, line: Any) -> None:
+    config = PrepareConfig(
+        out=options.out,
+        method=options.method,
+        seed=options.seed,
+        world=_sizes(options, WorldSizes),
+        splits=_sizes(options, SplitSizes),
+        cold_start=options.cold_start,
+        cold_start_steps=options.cold_start_steps,
+    )
+    prepare(config, line)
+
+
+def _cold_start(options: argparse.Namespace, line: Any) -> None:
+    train_cold_start(ColdStartConfig(method=options.method, seed=options.seed, steps=options.steps), options.out, line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Cold start: supervised training of the tiny policy on oracle episodes, loss on the policy's tokens only.
+
+Every group of batches comes from a fresh random world, so the policy must learn to search and copy; it cannot memorise.
+The start is engineered: the oracle shows a hasty habit on purpose (see the method's oracle), so that reinforcement
+learning afterwards has something to mend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_agentic.core.trajectory import Row
+from verl_agentic.demo.codec import WordCodec
+from verl_agentic.demo.oracles import load_oracle
+from verl_agentic.demo.policy import PolicyShape, build_policy, parameter_count
+from verl_agentic.demo.questions import HEADLINE_MIX
+from verl_agentic.demo.tokenizer import save_tokenizer
+from verl_agentic.demo.traces import HabitMix, TraceSource, trace_source
+
+RECORD = "cold_start.json"
+REBUILD = "python -m verl_agentic.demo cold-start --method {method} --seed {seed} --steps {steps} --out FOLDER"
+BATCHES_PER_WORLD = 4
+COLD_START_CODE = (
+    "lexicon.py", "world.py", "questions.py", "search.py", "tokenizer.py", "codec.py", "policy.py", "traces.py", "cold_start.py"
+)
+
+
+@dataclass(frozen=True)
+class ColdStartConfig:
+    """What fixes a cold start. learning_rate falls linearly after `warm_up` steps; mix None is the oracle's own."""
+
+    method: str = "search_r1"
+    seed: int = 0
+    steps: int = 1000
+    batch: int = 24
+    learning_rate: float = 3e-3
+    warm_up: int = 50
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    kinds: dict[str, float] = field(default_factory=lambda: dict(HEADLINE_MIX))
+    mix: HabitMix | None = None
+    shape: PolicyShape = field(default_factory=PolicyShape)
+
+    def key(self) -> str:
+        """Hash of the configuration and of the code that the result depends on."""
+        import verl_agentic
+
+        root = Path(verl_agentic.__file__).parent
+        files = [*(root / "demo" / name for name in COLD_START_CODE), Path(load_oracle(self.method).__file__ or "")]
+        packs = sorted((root / "methods" / self.method / "prompts" / "demo").glob("*.txt"))
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode())
+        for path in (*files, *packs):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+Line = Callable[[str], None]
+
+
+def train_cold_start(config: ColdStartConfig, folder: Path, line: Line = print) -> dict[str, Any]:
+    """Train a cold start and write model, tokenizer and cold_start.json to `folder`; returns the json's content."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # one thread is fastest at this size, and makes sums come out in one order
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer = save_tokenizer(folder)
+        model = build_policy(tokenizer, config.shape, config.seed)
+        source = trace_source(config.method, WordCodec(tokenizer), config.kinds, mix=config.mix)
+        started = time.monotonic()
+        losses = _fit(model, source, config, line)
+        model.save_pretrained(folder, safe_serialization=True)
+        record = _record(config, model, losses, time.monotonic() - started)
+        (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        return record
+    finally:
+        torch.set_num_threads(threads)
+
+
+def cached_cold_start(config: ColdStartConfig, cache: Path, line: Line = print) -> Path:
+    """The folder of a cold start under `cache`, trained only if no run with the same configuration and code is there."""
+    folder = cache / f"{config.method}-{config.key()}"
+    if (folder / RECORD).is_file():
+        line(f"cold start of {config.method}: unchanged, taken from {folder}")
+    else:
+        train_cold_start(config, folder, line)
+    return folder
+
+
+def _record(config: ColdStartConfig, model: Any, losses: list[float], seconds: float) -> dict[str, Any]:
+    rebuild = REBUILD.format(method=config.method, seed=config.seed, steps=config.steps)
+    return {
+        "rebuild": rebuild,
+        "engineered": "trained on oracle episodes with a hasty habit, on purpose; see the method's oracle.py",
+        "config": asdict(config),
+        "habits": config.mix if config.mix is not None else getattr(load_oracle(config.method), "HASTY_MIX", None),
+        "key": config.key(),
+        "parameters": parameter_count(model),
+        "train_seconds": round(seconds, 1),
+        "losses": [round(loss, 4) for loss in losses],
+    }
+
+
+def _fit(model: Any, source: TraceSource, config: ColdStartConfig, line: Line) -> list[float]:
+    """Run the training; returns the mean loss of each twentieth of the run."""
+    import torch
+
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
+    )
+    every, recent, means = max(1, config.steps // 20), [], []
+    model.train()
+    started, tokens = time.monotonic(), 0
+    for step, rows in enumerate(_batches(source, config), start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate * _rate(step, config)
+        loss = policy_loss(model, rows)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        recent.append(loss.item())
+        tokens += sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+        if step % every == 0 or step == config.steps:
+            means.append(sum(recent) / len(recent))
+            recent, seconds = [], time.monotonic() - started
+            line(f"cold start {step}/{config.steps}: loss {means[-1]:.4f}, {seconds:.0f} s, {tokens / seconds:.0f} tokens/s")
+    return means
+
+
+def _rate(step: int, config: ColdStartConfig) -> float:
+    """Share of the peak learning rate at a step: linear warm-up, then linear decay to a fiftieth."""
+    return min(1.0, step / max(1, config.warm_up)) * max(0.02, 1 - step / config.steps)
+
+
+def _batches(source: TraceSource, config: ColdStartConfig) -> Iterator[list[Row]]:
+    """One batch a step: rows of like length from one fresh world, so that little is padded."""
+    rng, made = random.Random(f"batches {config.seed}"), 0
+    while made < config.steps:
+        episodes = source.episodes(f"{config.seed} {made}", config.batch * BATCHES_PER_WORLD)
+        rows = sorted((row for episode in episodes for row in episode.rows), key=lambda row: len(row.response_ids))
+        groups = [rows[i : i + config.batch] for i in range(0, len(rows), config.batch)]
+        rng.shuffle(groups)
+        for group in groups[: config.steps - made]:
+            made += 1
+            yield group
+
+
+def policy_loss(model: Any, rows: list[Row]) -> Any:
+    """Mean cross-entropy of the policy's tokens of `rows` (observations and prompts carry none); a scalar tensor."""
+    import torch
+
+    width = max(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        start, end = len(row.prompt_ids), len(row.prompt_ids) + len(row.response_ids)
+        ids[number, :end] = torch.tensor(row.prompt_ids + row.response_ids)
+        mask[number, start:end] = torch.tensor(row.response_mask, dtype=torch.bool)
+    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+    chosen = mask[:, 1:]
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[chosen]), ids[:, 1:][chosen])

@@ -1,0 +1,82 @@
+"""Train, validation and test questions of a world, with held-out combinations of entity and relation path."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from verl_agentic.core.question import Question
+from verl_agentic.demo.questions import HEADLINE_MIX, chain_questions, draw_comparison
+from verl_agentic.demo.world import World
+
+
+@dataclass(frozen=True)
+class SplitSizes:
+    """Questions a split. train, val and test hold the headline mix; 3 and 4 hops have files of their own."""
+
+    train: int = 1200
+    val: int = 100
+    test: int = 300
+    long_train: int = 200
+    long_test: int = 100
+
+
+def combination(question: Question) -> tuple[frozenset[str], tuple[str, ...]]:
+    """What is held out: the start entities and the relations followed (the same for earlier and later)."""
+    path = tuple(step.relation for step in question.searches)
+    return frozenset(question.start) - {""}, path
+
+
+def split_questions(world: World, sizes: SplitSizes | None = None) -> dict[str, tuple[Question, ...]]:
+    """Splits by name: train, val, test, train_3hop, test_3hop, train_4hop, test_4hop.
+
+    No combination, hence no text, occurs in two splits. Raises ValueError when the world is too small for the sizes.
+    """
+    sizes = sizes or SplitSizes()
+    rng = random.Random(f"splits {world.seed}")
+    splits: dict[str, list[Question]] = {"test": [], "val": [], "train": []}
+    wanted = {name: _mix_counts(getattr(sizes, name)) for name in splits}
+    for kind in HEADLINE_MIX:
+        pool = _pool(world, kind, sum(counts[kind] for counts in wanted.values()), rng)
+        for name, counts in wanted.items():
+            splits[name] += [pool.pop() for _ in range(counts[kind])]
+    for kind in ("3hop", "4hop"):
+        pool = _pool(world, kind, sizes.long_train + sizes.long_test, rng)
+        splits[f"test_{kind}"] = pool[: sizes.long_test]
+        splits[f"train_{kind}"] = pool[sizes.long_test : sizes.long_test + sizes.long_train]
+    for questions in splits.values():
+        rng.shuffle(questions)
+    return {name: tuple(questions) for name, questions in splits.items()}
+
+
+def _mix_counts(total: int) -> dict[str, int]:
+    """Questions of each kind in the headline mix; rounding goes to the first kind."""
+    counts = {kind: round(share * total) for kind, share in HEADLINE_MIX.items()}
+    counts["1hop"] += total - sum(counts.values())
+    return counts
+
+
+def _pool(world: World, kind: str, count: int, rng: random.Random) -> list[Question]:
+    """At least `count` questions with different combinations, in random order."""
+    if kind == "comparison":
+        return _comparison_pool(world, count, rng)
+    pool = list(chain_questions(world, kind))
+    if len(pool) < count:
+        raise ValueError(
+            f"the world has {len(pool)} questions of kind {kind} but the splits ask for {count}: "
+            "choose a larger world or smaller splits."
+        )
+    rng.shuffle(pool)
+    return pool
+
+
+def _comparison_pool(world: World, count: int, rng: random.Random) -> list[Question]:
+    made: dict[object, Question] = {}
+    for _ in range(20 * count):
+        question = draw_comparison(world, rng)
+        made.setdefault(combination(question), question)
+    if len(made) < count:
+        raise ValueError(
+            f"the world has {len(made)} pairs for {count} comparisons: choose a larger world or smaller splits."
+        )
+    return list(made.values())

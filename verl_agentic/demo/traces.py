@@ -1,0 +1,106 @@
+"""Cold-start episodes: the turn engine run with a method's oracle in place of a model, over fresh random worlds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from verl_agentic.bridge.codec import TokenizerCodec
+from verl_agentic.bridge.prompts import load_pack
+from verl_agentic.bridge.turn_engine import Sample, Sampler, TurnEngine, render_passages
+from verl_agentic.core.budget import Budget
+from verl_agentic.core.environment import Environment, Search
+from verl_agentic.core.question import Question
+from verl_agentic.core.trajectory import Episode
+from verl_agentic.demo.oracles import Oracle, load_method, load_oracle
+from verl_agentic.demo.questions import draw_question
+from verl_agentic.demo.search import WorldSearch
+from verl_agentic.demo.world import WorldSizes, generate_world
+
+DEMO_PACK = "demo"
+DEMO_BUDGET = Budget(
+    max_actions=4, max_corrections=1, turn_tokens=32, observation_tokens=48, prompt_tokens=64, response_tokens=256
+)
+
+KindShares = dict[str, float]
+HabitMix = dict[str, dict[str, float]]
+
+
+def scripted_sampler(codec: TokenizerCodec, oracle: Oracle) -> Sampler:
+    """A sampler that lets the oracle write each turn; it hands over the text that was appended since its last turn."""
+    seen: list[int] = []
+
+    async def sample(prompt_ids: list[int], params: dict[str, Any]) -> Sample:
+        appended = prompt_ids[len(seen) :] if prompt_ids[: len(seen)] == seen else prompt_ids
+        ids = codec.encode(oracle.turn(codec.decode(appended)))
+        seen[:] = [*prompt_ids, *ids]
+        return Sample(token_ids=ids, log_probs=None, finish_reason="stop")
+
+    return sample
+
+
+class MethodRunner:
+    """A method of the package in its demo pack: the turn engine, and an environment for each episode."""
+
+    def __init__(self, method: str, codec: TokenizerCodec, budget: Budget = DEMO_BUDGET):
+        self.method = load_method(method)
+        self._pack = load_pack(self.method.prompts, DEMO_PACK)
+        self.engine = TurnEngine(codec, self.method.grammar, self._pack, budget)
+
+    def environment(self, search: Search) -> Environment:
+        """A fresh environment that asks `search`."""
+        return self.method.environment(search, partial(render_passages, self._pack))
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """Writes episodes of one method.
+
+    kinds: share of each kind of question. mix: habits of the oracle, None for the module's own.
+    """
+
+    runner: MethodRunner
+    oracle: ModuleType
+    kinds: KindShares
+    sizes: WorldSizes
+    mix: HabitMix | None = None
+
+    def episodes(self, seed: str, count: int) -> list[Episode]:
+        """`count` episodes over one fresh world; questions whose gold passages a good query misses are drawn again."""
+        rng = random.Random(f"traces {seed}")
+        world = generate_world(rng.getrandbits(48), self.sizes)
+        search = WorldSearch(world)
+        kinds = rng.choices(list(self.kinds), list(self.kinds.values()), k=count)
+        questions = [_findable(search, partial(draw_question, world, kind, rng)) for kind in kinds]
+        oracles = [self.oracle.make_oracle(question, world.look_up, rng, self.mix) for question in questions]
+        return asyncio.run(self._run(questions, oracles, search))
+
+    async def _run(self, questions: list[Question], oracles: list[Oracle], search: Search) -> list[Episode]:
+        engine = self.runner.engine
+        return [
+            await engine.run(question.text, scripted_sampler(engine.codec, oracle), self.runner.environment(search))
+            for question, oracle in zip(questions, oracles, strict=True)
+        ]
+
+
+def _findable(search: WorldSearch, draw: Callable[[], Question]) -> Question:
+    while True:
+        question = draw()
+        if all(search.finds(step.entity, step.keyword, step.passage_id) for step in question.searches):
+            return question
+
+
+def trace_source(
+    method: str,
+    codec: TokenizerCodec,
+    kinds: KindShares,
+    sizes: WorldSizes | None = None,
+    mix: HabitMix | None = None,
+) -> TraceSource:
+    """The source of a method's episodes, in the closed-vocabulary prompt pack and under the demo's budget."""
+    return TraceSource(MethodRunner(method, codec), load_oracle(method), kinds, sizes or WorldSizes(), mix)
