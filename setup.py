@@ -49,6 +49,7 @@ setup(
         "verl_agentic.bridge",
         "verl_agentic.clients",
         "verl_agentic.core",
+        "verl_agentic.cpu",
         "verl_agentic.data",
         "verl_agentic.demo",
         "verl_agentic.startup",

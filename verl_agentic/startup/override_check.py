@@ -20,22 +20,24 @@ class OverrideError(ValueError):
     """An override names a recipe or a key that does not exist."""
 
 
-def check_overrides(arguments: list[str], folders: list[Path]) -> None:
-    """Raise OverrideError for the first override that names an unknown recipe or an unknown key of ours.
+def check_overrides(arguments: list[str], folders: list[Path]) -> list[str]:
+    """Names of the recipes the command line asks for, once all of them and all keys of ours are known to exist.
 
     Args:
         arguments: command line; flags, and overrides Hydra itself cannot parse, are left to Hydra.
         folders: the folders that Hydra searches (``recipe/NAME.yaml`` and ``agentic/**.yaml`` are looked up there).
+
+    Raises:
+        OverrideError: the first override that names an unknown recipe or an unknown key of ours.
     """
     overrides = list(_parsed(arguments))
-    for override in overrides:
-        if override.key_or_group == RECIPE_GROUP:
-            _check_recipes(_choices(override), folders)
-    own_keys = [override for override in overrides if _looks_like_ours(override.key_or_group)]
-    if own_keys:
-        tree = known_keys(folders)
-        for override in own_keys:
-            _check_keys(override, tree, folders)
+    recipes = [name for each in overrides if each.key_or_group == RECIPE_GROUP for name in _choices(each)]
+    _check_recipes(recipes, folders)
+    own_keys = [each for each in overrides if _looks_like_ours(each.key_or_group)]
+    tree = known_keys(folders) if own_keys else {}
+    for override in own_keys:
+        _check_keys(override, tree, folders)
+    return recipes
 
 
 def _parsed(arguments: list[str]) -> Iterator[Override]:
@@ -72,7 +74,7 @@ def _looks_like_ours(key: str) -> bool:
 
 def _check_keys(override: Override, tree: Tree, folders: list[Path]) -> None:
     key = override.key_or_group
-    if any((folder / key).is_dir() for folder in folders) and isinstance(override.value(), str):
+    if isinstance(override.value(), str) and any((folder / key).is_dir() for folder in folders):
         return  # a choice in a config group such as +agentic/retriever=local, which Hydra checks
     for path in _leaf_paths(key, override.value()):
         root, *below = path.split(".")

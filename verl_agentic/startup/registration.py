@@ -17,6 +17,7 @@ SUPPORTED_VERL = ">=0.9,<0.10"
 # (module that is extended, "module:function" of ours to call once it is imported; without function: import only)
 LATE_REGISTRATIONS = (
     ("hydra", "verl_agentic.startup.recipe_search_path:register"),
+    ("verl.plugin.platform.platform_manager", "verl_agentic.cpu.hooks:register"),
     ("verl.experimental.agent_loop", "verl_agentic.bridge.registry:register_agent_loops"),
     ("verl.trainer.ppo.v1", "verl_agentic.bridge.trainer"),
 )
