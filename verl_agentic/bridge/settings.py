@@ -33,6 +33,7 @@ class Settings:
     seed: int
     assert_tokens: bool
     preflight: bool
+    demo_dir: str
     retriever: RetrieverSettings
     budget: Budget
     reward: Mapping[str, Any]

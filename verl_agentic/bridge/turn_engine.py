@@ -8,36 +8,16 @@ same engine runs under verl's agent loop, under a scripted model by hand, and un
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.prompts import PromptPack
 from verl_agentic.core.budget import Budget
 from verl_agentic.core.environment import Environment, Finish, Observe, Passage
+from verl_agentic.core.generation import Sample, Sampler
 from verl_agentic.core.grammar import Grammar, Parsed
 from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, Ok, Outcome
 from verl_agentic.core.trajectory import Episode, RowBuilder, Turn
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What one generation call returned.
-
-    Attributes:
-        token_ids: new tokens, a stop token or end-of-turn token included.
-        log_probs: one a token, or None where the rollout computes none.
-        finish_reason: "stop", "length", "abort", or None where the engine does not tell (vllm through verl).
-    """
-
-    token_ids: list[int]
-    log_probs: list[float] | None
-    finish_reason: str | None = None
-
-
-Sampler = Callable[[list[int], dict[str, Any]], Awaitable[Sample]]
-"""Generates: (context ids, sampling parameters of this call) -> Sample."""
 
 
 @dataclass

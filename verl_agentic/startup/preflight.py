@@ -1,0 +1,164 @@
+"""What is checked after the configuration is composed and before anything long is started.
+
+Recipes hang `Preflight` into Hydra's callbacks. A failed check prints one sentence and ends the process: Hydra turns an
+ordinary exception of a callback into a warning, so `SystemExit` is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, ListConfig
+
+TRAINING_MODULES = {"transfer_queue": "train", "zmq": "train", "cachetools": "train", "fastapi": "train"}
+ROLLOUT_MODULES = {"vllm": ("vllm", "vllm"), "sglang": ("sglang", None)}
+# verl asks ray for a bundle of this many CPU slots with each worker process (ResourcePoolManager.max_colocate_count).
+SLOTS_PER_WORKER = 3
+LOCAL_PREFIXES = ("/", "./", "../", "~")
+
+
+class PreflightError(RuntimeError):
+    """A check failed; the message is the sentence to show."""
+
+
+class Preflight(Callback):
+    """Hydra callback of the recipes."""
+
+    def on_job_start(self, config: DictConfig, **_: Any) -> None:
+        """Run all checks; on the first failure print it and end the process with status 1."""
+        if not config.agentic.preflight:
+            return
+        try:
+            run_checks(config)
+        except (PreflightError, ValueError) as error:
+            print(f"verl-agentic: {error}", file=sys.stderr)
+            raise SystemExit(1) from error
+        print("verl-agentic: preflight passed (packages, settings, ray slots, data rows, model, retriever)")
+
+
+def run_checks(config: DictConfig) -> None:
+    """Every check in turn, the cheap ones first.
+
+    Raises:
+        PreflightError, ValueError: the first check that failed, as one sentence.
+    """
+    checks: list[Callable[[DictConfig], None]] = [
+        check_packages,
+        check_settings,
+        check_ray_slots,
+        check_data,
+        check_model,
+        check_retriever,
+    ]
+    for check in checks:
+        check(config)
+
+
+def check_packages(config: DictConfig) -> None:
+    """The packages that the chosen rollout and trainer import are there."""
+    wanted = dict(TRAINING_MODULES)
+    module, extra = ROLLOUT_MODULES.get(config.actor_rollout_ref.rollout.name, (None, None))
+    missing = [name for name in wanted if find_spec(name) is None]
+    if missing:
+        raise PreflightError(f"the package {missing[0]!r} is missing; run pip install 'verl-agentic[{wanted[missing[0]]}]'")
+    if module and find_spec(module) is None:
+        hint = f"run pip install 'verl-agentic[{extra}]'" if extra else f"install {module}"
+        raise PreflightError(
+            f"actor_rollout_ref.rollout.name={config.actor_rollout_ref.rollout.name} needs the package {module!r}, which "
+            f"is missing; {hint}, or choose a recipe with the suffix _cpu on a machine without a GPU"
+        )
+
+
+def check_settings(config: DictConfig) -> None:
+    """Our own settings: known keys, an existing method and prompt pack, budgets that fit."""
+    from verl_agentic.bridge.prompts import load_pack
+    from verl_agentic.bridge.settings import load_settings
+    from verl_agentic.methods import load_method
+
+    settings = load_settings(config)
+    load_pack(load_method(settings.method).prompts, settings.prompts)
+
+
+def check_ray_slots(config: DictConfig) -> None:
+    """A local ray has the CPU and GPU slots that the run will ask for; without them verl waits for ever."""
+    init = config.ray_kwargs.ray_init
+    if init.get("address"):
+        return
+    workers = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    storage = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    need = SLOTS_PER_WORKER * workers + storage + 1
+    have = init.get("num_cpus") or os.cpu_count() or 1
+    if config.trainer.nnodes == 1 and have < need:
+        raise PreflightError(
+            f"ray has {have} CPU slots and this run asks for {need} ({SLOTS_PER_WORKER} for each of {workers} worker "
+            f"processes, {storage} storage units, 1 for the trainer); set ray_kwargs.ray_init.num_cpus={need} or lower "
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+        )
+
+
+def check_data(config: DictConfig) -> None:
+    """Every row of the training and validation files is well formed."""
+    from verl_agentic.data.rows import read_rows
+
+    for files in (config.data.train_files, config.data.val_files):
+        for file in files if isinstance(files, (list, ListConfig)) else [files]:
+            read_rows(Path(str(file)).expanduser())
+
+
+def check_model(config: DictConfig) -> None:
+    """The model's folder exists, its chat template only appends, and the method's tags survive its tokenizer."""
+    from transformers import AutoTokenizer
+
+    from verl_agentic.bridge.codec import TokenizerCodec, check_append_only
+    from verl_agentic.methods import load_method
+
+    path = str(config.actor_rollout_ref.model.path)
+    if path.startswith(LOCAL_PREFIXES) or "/" not in path or path.count("/") > 1:
+        if not Path(path).expanduser().is_dir():
+            raise PreflightError(f"actor_rollout_ref.model.path: there is no folder {path}{_preparation(config)}")
+    tokenizer = AutoTokenizer.from_pretrained(
+        config.actor_rollout_ref.model.get("tokenizer_path") or path,
+        trust_remote_code=config.actor_rollout_ref.model.get("trust_remote_code", False),
+    )
+    custom = config.actor_rollout_ref.model.get("custom_chat_template")
+    if custom:
+        tokenizer.chat_template = custom
+    codec = TokenizerCodec(tokenizer, config.data.get("apply_chat_template_kwargs") or {})
+    check_append_only(codec)
+    check_tags(codec, load_method(config.agentic.method).grammar)
+
+
+def check_tags(codec: Any, grammar: Any) -> None:
+    """Each action of the grammar is found again after a trip through the tokenizer."""
+    for tag in grammar.actions:
+        text = f"<think> a </think> {tag.opening} a {tag.closing}" if grammar.think else f"{tag.opening} a {tag.closing}"
+        parsed = grammar.parse(codec.decode(codec.encode(text)))
+        if parsed.action is None or parsed.action.tag != tag:
+            raise PreflightError(
+                f"the model's tokenizer does not give back the tag {tag.opening}: {text!r} became "
+                f"{codec.decode(codec.encode(text))!r}, so no action could ever be executed"
+            )
+
+
+def check_retriever(config: DictConfig) -> None:
+    """Every retriever server answers a test query."""
+    from verl_agentic.clients.retriever import RetrieverClient, RetrieverError
+
+    retriever = config.agentic.retriever
+    urls = [retriever.urls] if isinstance(retriever.urls, str) else list(retriever.urls)
+    try:
+        RetrieverClient(urls, topk=retriever.topk, timeout_s=retriever.timeout_s).check()
+    except RetrieverError as error:
+        raise PreflightError(str(error)) from error
+
+
+def _preparation(config: DictConfig) -> str:
+    if config.actor_rollout_ref.rollout.name == "hf":
+        return "; make the demo's with `python -m verl_agentic.demo prepare`"
+    return ""
