@@ -8,17 +8,35 @@ from typing import Any
 
 import ray
 import torch
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.torch_dtypes import PrecisionType
+from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from verl_agentic.cpu.rollout_config import check_rollout_config
-from verl_agentic.cpu.server import EmbeddedServer
+from verl_agentic.cpu.rollout_config import EngineSettings, check_rollout_config
+from verl_agentic.cpu.server import EmbeddedServer, ServerConfig
 
 
 def server_name(replica_rank: int, role: str = "", suffix: str = "") -> str:
     """Name of the server's ray actor, by which the trainer's side finds it."""
     return f"hf_server_{role}{replica_rank}{suffix}"
+
+
+def server_config(config: RolloutConfig, model_config: Any) -> ServerConfig:
+    """verl's configuration of rollout and model (dataclass or mapping) as the server's own."""
+    model = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+    same = "max_model_len max_num_seqs max_num_batched_tokens prompt_length response_length repetition_penalty"
+    return ServerConfig(
+        model_path=model.local_path,
+        hf_config=model.hf_config,
+        tokenizer=model.tokenizer,
+        trust_remote_code=model.trust_remote_code,
+        dtype=PrecisionType.to_dtype(config.dtype),
+        settings=EngineSettings.parse(dict(config.engine_kwargs.get("hf", None) or {})),
+        **{name: config[name] for name in (*same.split(), "ignore_eos", "free_cache_engine")},
+    )
 
 
 class EmbeddedReplica(RolloutReplica):
@@ -27,9 +45,14 @@ class EmbeddedReplica(RolloutReplica):
     def __init__(self, replica_rank: int, config: Any, model_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(replica_rank, config, model_config, *args, **kwargs)
         check_rollout_config(self.config, model_config)
+        self._server_config = server_config(self.config, model_config)
 
     async def launch_servers(self) -> None:
-        """Start the server and wait until its model is loaded."""
+        """Start the server.
+
+        Does not wait for it to load its model: verl's first call to it is the weight update before the first step,
+        which waits, and until then the agent loop workers start beside it. A failure to load surfaces in that call.
+        """
         role = "reward_" if self.is_reward_model else "teacher_" if self.is_teacher_model else ""
         # No CPU slot: it generates while the trainer waits, and trains never at the same time.
         options = {
@@ -37,8 +60,7 @@ class EmbeddedReplica(RolloutReplica):
             "max_concurrency": self.max_concurrency,
             "num_cpus": 0,
         }
-        server = ray.remote(EmbeddedServer).options(**options).remote(self.config, self.model_config)
-        await server.ready.remote()
+        server = ray.remote(EmbeddedServer).options(**options).remote(self._server_config)
         self.servers = [server]
         self._server_handle = server
         self._server_address = f"hf://{options['name']}"

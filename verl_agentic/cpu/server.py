@@ -3,68 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.torch_dtypes import PrecisionType
-from verl.workers.config import HFModelConfig, RolloutConfig
-from verl.workers.rollout.replica import TokenOutput
 
-from verl_agentic.cpu.engine import Engine, GenerationOutput
+from verl_agentic.cpu.engine import Engine
+from verl_agentic.cpu.reply import Reply
 from verl_agentic.cpu.rollout_config import EngineSettings
 
-# verl knows "completed" (also for a full budget, as its own servers say) and "aborted", which its client resumes.
-STOP_REASONS = {"stop": "completed", "length": "completed", "abort": "aborted"}
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the server needs of verl's configuration, in values that can be unpickled without verl.
+
+    Attributes:
+        model_path: local folder of the model.
+        hf_config: transformers configuration, overrides applied.
+        tokenizer: transformers tokenizer.
+        trust_remote_code: whether the folder's own code may run.
+        dtype: of the weights.
+        max_model_len, max_num_seqs, max_num_batched_tokens, prompt_length, response_length, repetition_penalty,
+            ignore_eos, free_cache_engine: as in `actor_rollout_ref.rollout`.
+        settings: `rollout.engine_kwargs.hf`.
+    """
+
+    model_path: str
+    hf_config: Any
+    tokenizer: Any
+    trust_remote_code: bool
+    dtype: torch.dtype
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    prompt_length: int
+    response_length: int
+    repetition_penalty: float
+    ignore_eos: bool
+    free_cache_engine: bool
+    settings: EngineSettings
 
 
-def load_engine(config: RolloutConfig, model_config: Any) -> Engine:
+def load_engine(config: ServerConfig) -> Engine:
     """Load the policy and start an engine on it.
 
     Weights are read from the model's folder even for `load_format=dummy`: a host read is cheap, and a run whose first
     weight update failed would otherwise sample from noise.
-
-    Args:
-        config: verl's rollout configuration.
-        model_config: verl's model configuration, dataclass or mapping.
     """
     from transformers import AutoModelForCausalLM
 
-    settings = EngineSettings.parse(dict(config.engine_kwargs.get("hf", None) or {}))
-    torch.set_num_threads(settings.threads)
-    model_config = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
+    torch.set_num_threads(config.settings.threads)
     model = AutoModelForCausalLM.from_pretrained(
-        model_config.local_path,
-        config=model_config.hf_config,
-        dtype=PrecisionType.to_dtype(config.dtype),
+        config.model_path,
+        config=config.hf_config,
+        dtype=config.dtype,
         attn_implementation="sdpa",
-        trust_remote_code=model_config.trust_remote_code,
+        trust_remote_code=config.trust_remote_code,
     )
     return Engine(
         model.eval(),
-        model_config.tokenizer,
+        config.tokenizer,
         max_model_len=config.max_model_len,
         max_batch=config.max_num_seqs,
         max_prefill_tokens=config.max_num_batched_tokens,
-        threads=settings.threads,
+        threads=config.settings.threads,
     )
 
 
 class EmbeddedServer:
-    """One engine; run as a ray actor by `EmbeddedReplica`.
+    """One engine; run as a ray actor by `EmbeddedReplica`."""
 
-    Args:
-        config: verl's rollout configuration.
-        model_config: verl's model configuration.
-    """
-
-    def __init__(self, config: RolloutConfig, model_config: Any) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        self._engine = load_engine(config, model_config)
-
-    async def ready(self) -> bool:
-        """Answers once the model is loaded."""
-        return True
+        self._engine = load_engine(config)
 
     async def generate(
         self,
@@ -75,7 +86,7 @@ class EmbeddedServer:
         video_data: Any = None,
         audio_data: Any = None,
         mm_processor_kwargs: dict[str, Any] | None = None,
-    ) -> TokenOutput:
+    ) -> Reply:
         """Generate one continuation, token ids in and out.
 
         Without `max_tokens` or `max_new_tokens` the budget is that of verl's own servers: the configured response
@@ -90,7 +101,7 @@ class EmbeddedServer:
         params |= sampling_params
         if params.get("max_tokens") is None and params.get("max_new_tokens") is None:
             params["max_tokens"] = self._default_budget(len(prompt_ids))
-        return self._token_output(await self._engine.generate(prompt_ids, params, request_id))
+        return Reply(await self._engine.generate(prompt_ids, params, request_id))
 
     async def update_weights(
         self, tensors: list[tuple[str, torch.Tensor]], global_steps: int | None, last: bool = True
@@ -142,18 +153,3 @@ class EmbeddedServer:
     def _default_budget(self, prompt_length: int) -> int:
         config = self._config
         return max(1, min(config.response_length, config.prompt_length + config.response_length - prompt_length))
-
-    @staticmethod
-    def _token_output(output: GenerationOutput) -> TokenOutput:
-        extra = {
-            "global_steps": output.weight_version,
-            "finish_reason": output.finish_reason,
-            "num_cached_tokens": output.cached_tokens,
-        }
-        return TokenOutput(
-            token_ids=output.token_ids,
-            log_probs=output.log_probs,
-            stop_reason=STOP_REASONS[output.finish_reason],
-            num_preempted=0,
-            extra_fields=extra,
-        )
