@@ -46,6 +46,10 @@ class EncoderRecord:
         if unknown or missing:
             raise EncoderError(f"Encoder record: unknown keys {unknown}, missing keys {missing}.")
         record = cls(**values)
+        if not isinstance(record.dimension, int) or record.dimension < 1:
+            raise EncoderError(
+                f"Encoder record '{record.id}': dimension {record.dimension!r} is not a whole number > 0."
+            )
         if record.pooling not in POOLINGS:
             raise EncoderError(f"Encoder record '{record.id}': pooling '{record.pooling}' is not one of {POOLINGS}.")
         return record

@@ -58,7 +58,7 @@ def open_index(folder: Path) -> tuple[Backend, Manifest]:
 
 def _open_backend(folder: Path, manifest: Manifest, passages: PassageStore) -> Backend:
     if manifest.kind == "bm25":
-        return BM25Backend.load(folder, passages, BM25Settings(**manifest.settings))
+        return BM25Backend.load(folder, passages, BM25Settings.from_dict(manifest.settings))
     if manifest.kind != "dense":
         raise IndexRefused(f"The manifest of {folder} names the unknown kind '{manifest.kind}'; build the index again.")
     from retriever_server.backends.dense import DenseBackend

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
+from transformers.utils import logging
 
 from retriever_server.encoders import EncoderRecord
 from retriever_server.errors import EncoderError
@@ -20,6 +21,7 @@ class TransformerEncoder:
 
     def __init__(self, record: EncoderRecord, model: str) -> None:
         self.record = record
+        logging.disable_progress_bar()
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model, revision=record.revision or None)
             self._model = AutoModel.from_pretrained(model, revision=record.revision or None, dtype=torch.float32).eval()

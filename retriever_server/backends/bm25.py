@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,15 @@ class BM25Settings:
     analyzer: str = "en"
     k1: float = 1.5
     b: float = 0.75
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> BM25Settings:
+        """Read settings from JSON values; raises IndexRefused unless they are exactly the declared ones."""
+        if set(values) != {item.name for item in fields(cls)}:
+            raise IndexRefused(
+                f"BM25 settings hold {sorted(values)} instead of analyzer, b and k1; build the index again."
+            )
+        return cls(**values)
 
     def __post_init__(self) -> None:
         if self.analyzer not in ANALYZERS:
@@ -67,7 +76,10 @@ class BM25Backend:
     @classmethod
     def load(cls, folder: Path, passages: Rows, settings: BM25Settings) -> BM25Backend:
         """Open the model that `save` wrote; raises IndexRefused when its count is not that of the passages."""
-        model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        try:
+            model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise IndexRefused(f"The BM25 index in {folder} is missing or damaged; build the index again.") from error
         if model.scores["num_docs"] != len(passages):
             raise IndexRefused(
                 f"The BM25 index in {folder} covers {model.scores['num_docs']} passages but the passage file holds "

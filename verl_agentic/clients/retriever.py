@@ -85,6 +85,9 @@ class RetrieverClient:
     another address where there is one. Addresses of this machine or of a private network are reached without proxy.
     """
 
+    _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, Connections]]  # by "reached without proxy"
+    _loop_thread: LoopThread | None
+
     def __init__(
         self,
         urls: str | Sequence[str],
@@ -160,8 +163,8 @@ class RetrieverClient:
         self._drop_connections()
 
     def _drop_connections(self) -> None:
-        self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, Connections]] = WeakKeyDictionary()
-        self._loop_thread: LoopThread | None = None
+        self._connections = WeakKeyDictionary()
+        self._loop_thread = None
 
     async def _check_and_close(self, deadline_s: float) -> None:
         try:
@@ -205,7 +208,7 @@ class RetrieverClient:
                 response = await self._post(f"{url}/retrieve", _encode(body))
         except (TimeoutError, httpx.TimeoutException) as error:
             raise _Retryable(RetrieverError(url, "timeout", f"does not answer within {timeout_s:.3g} s")) from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise _Retryable(RetrieverError(url, "connection", f"does not answer ({_reason(error)})")) from error
         _raise_for_status(url, response)
         return _parse(url, response, query_count)
@@ -255,7 +258,7 @@ def _parse(url: str, response: httpx.Response, query_count: int) -> list[list[Do
         raise RetrieverError(url, "shape", "answers something that is not JSON") from error
 
 
-def _reason(error: httpx.TransportError) -> str:
+def _reason(error: httpx.RequestError) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConnectionRefusedError):
