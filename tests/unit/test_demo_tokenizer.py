@@ -43,7 +43,7 @@ def test_every_passage_question_and_step_round_trips(seed):
 
 
 def test_unknown_word_is_named():
-    with pytest.raises(ValueError, match="'Where was Paris'.*'Where was <unk>'"):
+    with pytest.raises(ValueError, match=r"'Where was Paris'.*'Where was <unk>'"):
         check_round_trip(TOKENIZER, ["Where was Paris"])
 
 

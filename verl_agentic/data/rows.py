@@ -7,7 +7,7 @@ reward_model {"style": "rule", "ground_truth": {"target": [gold aliases]}}, extr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def validate_row(row: Row, number: int, path: Path | str) -> Row:
     return row
 
 
-def _problems(row: Row) -> Iterable[tuple[str, str, str]]:
+def _problems(row: Row) -> Iterator[tuple[str, str, str]]:
     """Yield (field, what is wrong, what to do) for each fault of a row, in the order of the schema."""
     for field in ("data_source", "agent_name"):
         yield from _text_problem(row, field, "name the data set" if field == "data_source" else "name the method")
@@ -124,7 +124,7 @@ def _problems(row: Row) -> Iterable[tuple[str, str, str]]:
         yield from _text_problem(row, field, "give a non-empty string")
 
 
-def _text_problem(row: Row, field: str, remedy: str) -> Iterable[tuple[str, str, str]]:
+def _text_problem(row: Row, field: str, remedy: str) -> Iterator[tuple[str, str, str]]:
     value = _at(row, field)
     if not _is_text(value):
         yield field, _fault(value), remedy

@@ -1,4 +1,4 @@
-"""Command line of the demo: ``python -m verl_agentic.demo prepare|cold-start``."""
+"""Command line of the demo: ``python -m verl_agentic.demo prepare|cold-start|evaluate``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.cold_start import ColdStartConfig, train_cold_start
+from verl_agentic.demo.evaluate import asked_from_rows, evaluate
 from verl_agentic.demo.prepare import PrepareConfig, prepare
+from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.splits import SplitSizes
 from verl_agentic.demo.world import WorldSizes
 
@@ -30,7 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m verl_agentic.demo", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    files = commands.add_parser("prepare", help="make world, corpus, questions and cold start; unchanged parts are kept")
+    files = commands.add_parser(
+        "prepare", help="make world, corpus, questions and cold start; unchanged parts are kept"
+    )
     files.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to")
     files.add_argument("--method", default="search_r1")
     files.add_argument("--seed", type=int, default=0, help="seed of the world")
@@ -45,6 +50,16 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--seed", type=int, default=ColdStartConfig.seed)
     start.add_argument("--steps", type=int, default=ColdStartConfig.steps)
     start.set_defaults(run=_cold_start)
+    score = commands.add_parser(
+        "evaluate", help="exact match, F1, format and searches of a checkpoint, without a trainer"
+    )
+    score.add_argument("--checkpoint", type=Path, required=True, help="Hugging Face folder of the policy")
+    score.add_argument("--data", type=Path, default=Path("runs/demo"), help="folder that prepare wrote")
+    score.add_argument("--splits", nargs="+", default=["test", "test_3hop", "test_4hop"])
+    score.add_argument("--method", default="search_r1")
+    score.add_argument("--temperature", type=float, default=0.0)
+    score.add_argument("--seed", type=int, default=0)
+    score.set_defaults(run=_evaluate)
     return parser
 
 
@@ -73,6 +88,16 @@ def _prepare(options: argparse.Namespace, line: Any) -> None:
 
 def _cold_start(options: argparse.Namespace, line: Any) -> None:
     train_cold_start(ColdStartConfig(method=options.method, seed=options.seed, steps=options.steps), options.out, line)
+
+
+def _evaluate(options: argparse.Namespace, line: Any) -> None:
+    rows = [row for split in options.splits for row in read_rows(options.data / f"{split}.parquet")]
+    search = CorpusSearch.from_file(options.data / "corpus.jsonl")
+    asked = asked_from_rows(rows)
+    found = evaluate(options.checkpoint, asked, search, options.method, options.temperature, options.seed)
+    line(f"{'kind':12s} {'count':>6s} {'EM':>6s} {'F1':>6s} {'format':>6s} {'searches':>8s}")
+    for kind, f in found.items():
+        line(f"{kind:12s} {f.count:6d} {f.em:6.3f} {f.f1:6.3f} {f.format:6.3f} {f.searches:8.2f}")
 
 
 if __name__ == "__main__":

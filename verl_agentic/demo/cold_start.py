@@ -28,7 +28,15 @@ RECORD = "cold_start.json"
 REBUILD = "python -m verl_agentic.demo cold-start --method {method} --seed {seed} --steps {steps} --out FOLDER"
 BATCHES_PER_WORLD = 4
 COLD_START_CODE = (
-    "lexicon.py", "world.py", "questions.py", "search.py", "tokenizer.py", "codec.py", "policy.py", "traces.py", "cold_start.py"
+    "lexicon.py",
+    "world.py",
+    "questions.py",
+    "search.py",
+    "tokenizer.py",
+    "codec.py",
+    "policy.py",
+    "traces.py",
+    "cold_start.py",
 )
 
 
@@ -86,7 +94,7 @@ def train_cold_start(config: ColdStartConfig, folder: Path, line: Line = print) 
 
 
 def cached_cold_start(config: ColdStartConfig, cache: Path, line: Line = print) -> Path:
-    """The folder of a cold start under `cache`, trained only if no run with the same configuration and code is there."""
+    """The folder of a cold start under `cache`, trained only if none with the same configuration and code is there."""
     folder = cache / f"{config.method}-{config.key()}"
     if (folder / RECORD).is_file():
         line(f"cold start of {config.method}: unchanged, taken from {folder}")
@@ -132,7 +140,8 @@ def _fit(model: Any, source: TraceSource, config: ColdStartConfig, line: Line) -
         if step % every == 0 or step == config.steps:
             means.append(sum(recent) / len(recent))
             recent, seconds = [], time.monotonic() - started
-            line(f"cold start {step}/{config.steps}: loss {means[-1]:.4f}, {seconds:.0f} s, {tokens / seconds:.0f} tokens/s")
+            speed = tokens / seconds
+            line(f"cold start {step}/{config.steps}: loss {means[-1]:.4f}, {seconds:.0f} s, {speed:.0f} tokens/s")
     return means
 
 

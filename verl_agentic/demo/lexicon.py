@@ -36,8 +36,8 @@ PAIRED_TAGS = (
 NUMBERED_TAGS = tuple(f"{letter}{number}" for letter in "qat" for number in range(1, 11))
 SINGLE_TAGS = ("<end>",)
 
-PUNCTUATION = "( ) [ ] : ; . , ? ! / - = + # | \"".split()
-NUMBERS = tuple(str(number) for number in range(0, 33))
+PUNCTUATION = '( ) [ ] : ; . , ? ! / - = + # | "'.split()
+NUMBERS = tuple(str(number) for number in range(33))
 NUMBERED_WORDS = tuple(f"{n}." for n in range(1, 11)) + tuple(f"#{n}" for n in range(1, 11))
 
 WORLD_WORDS = (

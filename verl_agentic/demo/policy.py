@@ -45,7 +45,6 @@ def build_policy(tokenizer: Any, shape: PolicyShape | None = None, seed: int = 0
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
-        attn_implementation="sdpa",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -17,7 +17,7 @@ from verl_agentic.demo.questions import shared_intermediates
 from verl_agentic.demo.splits import SplitSizes, split_questions
 from verl_agentic.demo.world import World, WorldSizes, generate_world
 
-DATA_SOURCE = "demo_world"
+DATA_SOURCE = "demo"
 STAMP = "prepared.json"
 DATA_CODE = ("lexicon.py", "world.py", "questions.py", "splits.py", "prepare.py")
 Line = Callable[[str], None]
@@ -86,7 +86,7 @@ def write_world(folder: Path, world: World) -> int:
 def write_split(path: Path, name: str, questions: tuple[Question, ...], method: str) -> None:
     """Write one question file; rows keep their order, `extra_info.index` counts them from 0."""
     rows = (
-        question_row(question, index=index, split=name, data_source=DATA_SOURCE, agent_name=method)
+        question_row(question, index=index, split=name, data_source=f"{DATA_SOURCE}_{question.kind}", agent_name=method)
         for index, question in enumerate(questions)
     )
     write_rows(path, rows)

@@ -22,6 +22,8 @@ RELATIONS = {
     "release": ("released", "When was {x} released ?"),
 }
 
+MAKERS = (("company", "founder"), ("film", "director"))
+
 # kind -> (class of the start entity, relations followed)
 PATHS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "1hop": tuple(
@@ -35,34 +37,26 @@ PATHS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         )
         for relation in relations
     ),
-    "2hop": tuple(
-        (start, (maker, relation))
-        for start, maker in (("company", "founder"), ("film", "director"))
-        for relation in ("birthplace", "birthyear", "spouse")
-    )
-    + (
+    "2hop": (
+        *((start, (maker, relation)) for start, maker in MAKERS for relation in ("birthplace", "birthyear", "spouse")),
         ("company", ("seat", "country")),
         ("person", ("birthplace", "country")),
         ("person", ("spouse", "birthplace")),
         ("person", ("spouse", "birthyear")),
         ("town", ("country", "capital")),
     ),
-    "3hop": tuple(
-        (start, (maker, *rest))
-        for start, maker in (("company", "founder"), ("film", "director"))
-        for rest in (("birthplace", "country"), ("spouse", "birthplace"), ("spouse", "birthyear"))
-    )
-    + (
+    "3hop": (
+        *((start, (maker, "birthplace", "country")) for start, maker in MAKERS),
+        *((start, (maker, "spouse", last)) for start, maker in MAKERS for last in ("birthplace", "birthyear")),
         ("company", ("seat", "country", "capital")),
         ("person", ("spouse", "birthplace", "country")),
         ("person", ("birthplace", "country", "capital")),
     ),
-    "4hop": tuple(
-        (start, (maker, *rest))
-        for start, maker in (("company", "founder"), ("film", "director"))
-        for rest in (("spouse", "birthplace", "country"), ("birthplace", "country", "capital"))
-    )
-    + (("person", ("spouse", "birthplace", "country", "capital")),),
+    "4hop": (
+        *((start, (maker, "spouse", "birthplace", "country")) for start, maker in MAKERS),
+        *((start, (maker, "birthplace", "country", "capital")) for start, maker in MAKERS),
+        ("person", ("spouse", "birthplace", "country", "capital")),
+    ),
 }
 COMPARISONS = {
     "person": ("birthyear", "Who was born {order} , {a} or {b} ?"),

@@ -1,22 +1,40 @@
-"""Retrieval over a demo world inside the process, ranked as the retriever server's BM25 ranks the same corpus."""
+"""Retrieval over a demo corpus inside the process, ranked as the retriever server's BM25 ranks the same corpus."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
 from retriever_server.backends.bm25 import BM25Backend
 from retriever_server.corpus import Passage as IndexedPassage
-
+from retriever_server.corpus import read_corpus
 from verl_agentic.core.environment import Passage
-from verl_agentic.demo.world import World
 
 TOPK = 2
 
 
-class WorldSearch:
-    """An asynchronous search function over the passages of a world, for the environment of a method."""
+class HasContents(Protocol):
+    """A passage of a world or of a corpus file."""
 
-    def __init__(self, world: World, topk: int = TOPK):
-        self._backend = BM25Backend.from_passages([IndexedPassage(p.id, p.contents) for p in world.passages])
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def contents(self) -> str: ...
+
+
+class CorpusSearch:
+    """An asynchronous search function over passages, for the environment of a method; top 2 in the demo."""
+
+    def __init__(self, passages: Iterable[HasContents], topk: int = TOPK):
+        self._backend = BM25Backend.from_passages([IndexedPassage(p.id, p.contents) for p in passages])
         self._topk = topk
+
+    @classmethod
+    def from_file(cls, corpus: Path, topk: int = TOPK) -> CorpusSearch:
+        """Search over a corpus.jsonl."""
+        return cls(read_corpus(corpus), topk)
 
     def top(self, query: str) -> list[Passage]:
         """The best passages for a query, best first."""

@@ -7,6 +7,7 @@ own tokenizer class in place and break the vocabulary without a word (transforme
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def check_append_only(tokenizer: Any) -> None:
         {"role": "user", "content": "answer now"},
     ]
     rendered = [tokenizer.apply_chat_template(messages[:n], tokenize=False) for n in (1, 2, 3)]
-    if not all(longer.startswith(shorter) for shorter, longer in zip(rendered, rendered[1:], strict=False)):
+    if not all(longer.startswith(shorter) for shorter, longer in pairwise(rendered)):
         raise ValueError(
             "the tokenizer's chat template is not append-only (a later message changes earlier text): "
             "use a template that renders each message by itself."

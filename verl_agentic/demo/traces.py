@@ -19,7 +19,7 @@ from verl_agentic.core.question import Question
 from verl_agentic.core.trajectory import Episode
 from verl_agentic.demo.oracles import Oracle, load_method, load_oracle
 from verl_agentic.demo.questions import draw_question
-from verl_agentic.demo.search import WorldSearch
+from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.world import WorldSizes, generate_world
 
 DEMO_PACK = "demo"
@@ -74,7 +74,7 @@ class TraceSource:
         """`count` episodes over one fresh world; questions whose gold passages a good query misses are drawn again."""
         rng = random.Random(f"traces {seed}")
         world = generate_world(rng.getrandbits(48), self.sizes)
-        search = WorldSearch(world)
+        search = CorpusSearch(world.passages)
         kinds = rng.choices(list(self.kinds), list(self.kinds.values()), k=count)
         questions = [_findable(search, partial(draw_question, world, kind, rng)) for kind in kinds]
         oracles = [self.oracle.make_oracle(question, world.look_up, rng, self.mix) for question in questions]
@@ -88,7 +88,7 @@ class TraceSource:
         ]
 
 
-def _findable(search: WorldSearch, draw: Callable[[], Question]) -> Question:
+def _findable(search: CorpusSearch, draw: Callable[[], Question]) -> Question:
     while True:
         question = draw()
         if all(search.finds(step.entity, step.keyword, step.passage_id) for step in question.searches):

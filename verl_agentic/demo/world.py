@@ -130,17 +130,21 @@ def _facts(rng: random.Random, entities: dict[str, tuple[str, ...]], sizes: Worl
 
 
 def _contents(rng: random.Random, name: str, entity: str, facts: dict[tuple[str, str], str]) -> str:
-    """The passage: at most 15 words; the order of its two statements is drawn, so that reading needs attention."""
+    """The passage: at most 15 words; the order of its two statements is drawn, so that reading needs attention.
+
+    A person's surname is repeated: else the passage of the spouse, which names the same two persons, would tie with it
+    in any ranking by words.
+    """
     clauses = _clauses(rng, name, entity, facts)
     rng.shuffle(clauses)
-    return f"{entity} {name} : {' ; '.join(clauses)} ."
+    return f"{entity} {name} : {' ; '.join(clauses)}"
 
 
 def _clauses(rng: random.Random, name: str, entity: str, facts: dict[tuple[str, str], str]) -> list[str]:
     if name == "person":
         place, year = facts[entity, "birthplace"], facts[entity, "birthyear"]
         born = rng.choice([f"born in {place} in {year}", f"born in {year} in {place}"])
-        return [born, f"spouse {facts[entity, 'spouse']}"]
+        return [f"{entity.split()[1]} {born}", f"spouse {facts[entity, 'spouse']}"]
     if name == "town":
         return [f"in {facts[entity, 'country']}"]
     if name == "country":
