@@ -11,8 +11,8 @@ PLACES = (
     "print(*(module.__file__ for module in (verl_agentic, recipes, retriever_server)), sep='\\n')"
 )
 FOUND_BY_HYDRA = (
-    "from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource as Source;"
-    "print(Source('test', 'pkg://recipes').is_config('recipe/search_r1'))"
+    "from hydra._internal.core_plugins import importlib_resources_config_source as pkg;"
+    "print(pkg.ImportlibResourcesConfigSource('test', 'pkg://recipes').is_config('recipe/search_r1'))"
 )
 
 

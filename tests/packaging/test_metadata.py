@@ -34,11 +34,13 @@ def metadata(wheel: Path, names: set[str]) -> Message:
     return Parser().parsestr(zipfile.ZipFile(wheel).read(name).decode())
 
 
+def all_requirements(metadata: Message) -> list[Requirement]:
+    return [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+
+
 def requirements(metadata: Message, extra: str) -> set[str]:
-    every = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
-    return {
-        str(each).partition(";")[0].strip() for each in every if each.marker and each.marker.evaluate({"extra": extra})
-    }
+    added = [each for each in all_requirements(metadata) if each.marker and each.marker.evaluate({"extra": extra})]
+    return {str(each).partition(";")[0].strip() for each in added}
 
 
 def test_wheel_holds_every_module_of_the_tree_and_no_other(names: set[str]):
@@ -57,7 +59,7 @@ def test_every_folder_with_modules_is_a_package():
 
 
 def test_tests_are_no_package():
-    """verl's wheel installs a top-level package `tests`, which a package of that name here would hide or be hidden by."""
+    """verl's wheel installs a top-level package `tests`; one of that name here would hide it or be hidden by it."""
     assert not (REPOSITORY / "tests" / "__init__.py").exists()
 
 
@@ -66,20 +68,20 @@ def test_version_comes_from_the_package(metadata: Message):
 
 
 def test_no_extra_pins_torch(metadata: Message):
-    names = {Requirement(text).name for text in metadata.get_all("Requires-Dist")}
+    names = {each.name for each in all_requirements(metadata)}
     assert "verl" in names
     assert "torch" not in names
 
 
 def test_all_is_every_extra_except_vllm(metadata: Message):
     extras = {"train", "retriever", "judge", "report", "embedded", "dev"}
-    assert set(metadata.get_all("Provides-Extra")) == extras | {"all", "vllm"}
+    assert set(metadata.get_all("Provides-Extra", [])) == extras | {"all", "vllm"}
     assert requirements(metadata, "all") == set().union(*(requirements(metadata, extra) for extra in extras))
     assert requirements(metadata, "vllm") == {"verl[vllm]<0.10,>=0.9"}
 
 
 def test_checked_range_of_verl_is_the_required_one(metadata: Message):
-    verl = next(each for each in map(Requirement, metadata.get_all("Requires-Dist")) if each.name == "verl")
+    verl = next(each for each in all_requirements(metadata) if each.name == "verl")
     assert verl.specifier == SpecifierSet(SUPPORTED_VERL)
 
 

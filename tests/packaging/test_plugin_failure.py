@@ -42,21 +42,6 @@ def test_unsupported_verl_is_named_with_the_supported_range(unpacked_environment
         assert unpacked_environment.python("-c", "import verl_agentic.plugin", spelling).returncode == 1
 
 
-def test_missing_training_package_is_named_before_the_run(unpacked_environment):
-    for entry in (unpacked_environment.root / "links").glob("cachetools*"):
-        entry.unlink()
-    compose = (
-        "import verl_agentic.plugin; from hydra import initialize_config_dir\n"
-        "with initialize_config_dir('/', version_base=None): print('went on')"
-    )
-    refused = unpacked_environment.python("-c", compose, "+recipe=search_r1")
-    assert refused.returncode == 1
-    assert refused.stdout == ""
-    expected = "verl-agentic: cachetools must be installed for this: run pip install 'verl-agentic[train]'"
-    assert refused.stderr.strip().splitlines()[-1] == expected
-    assert unpacked_environment.python("-c", compose).stdout.strip() == "went on"
-
-
 def test_registration_that_fails_later_is_told_too(unpacked_environment):
     (unpacked_environment.site_packages / "verl_agentic" / "startup" / "recipe_search_path.py").write_text("1 / 0\n")
     later = unpacked_environment.python("-c", "import verl_agentic.plugin, hydra; print('went on')")

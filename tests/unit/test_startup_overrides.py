@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_agentic.startup.config_folders import ConfigFileError
 from verl_agentic.startup.override_check import OverrideError, check_overrides
 
 BASE = """\
@@ -45,24 +46,24 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "recipes"),
+    "arguments",
     [
-        ([], []),
-        (["--cfg", "job", "trainer.total_epochs=3", "+anything.new=1"], []),
-        (["+recipe=search_r1"], ["search_r1"]),
-        (["+recipe@_global_=stack"], ["stack"]),
-        (["+recipe=stack.yaml"], ["stack.yaml"]),
-        (["+recipe=[search_r1,stack]"], ["search_r1", "stack"]),
-        (["--multirun", "+recipe=search_r1,stack"], ["search_r1", "stack"]),
-        (["+recipe=stack", "agentic.budget.stack_depth=2", "++agentic.reward.metric=f1"], ["stack"]),
-        (["+agentic.headers.Authorization=x", "agentic.judge.url=y", "agentic.retriever.urls.0=z"], []),
-        (["+agentic.budget={max_actions:3,stack_depth:1}", "~agentic.judge"], []),
-        (["+agentic=base"], []),
-        (["--config-dir=agentc.x", "this is [not an override="], []),
+        [],
+        ["--cfg", "job", "trainer.total_epochs=3", "+anything.new=1"],
+        ["+recipe=search_r1"],
+        ["+recipe@_global_=stack"],
+        ["+recipe=stack.yaml"],
+        ["+recipe=[search_r1,stack]"],
+        ["--multirun", "+recipe=search_r1,stack"],
+        ["+recipe=stack", "agentic.budget.stack_depth=2", "++agentic.reward.metric=f1"],
+        ["+agentic.headers.Authorization=x", "agentic.judge.url=y", "agentic.retriever.urls.0=z"],
+        ["+agentic.budget={max_actions:3,stack_depth:1}", "~agentic.judge"],
+        ["+agentic=base"],
+        ["--config-dir=agentc.x", "this is [not an override="],
     ],
 )
-def test_known_names_pass(folder: Path, arguments: list[str], recipes: list[str]):
-    assert check_overrides(arguments, [folder]) == recipes
+def test_known_names_pass(folder: Path, arguments: list[str]):
+    check_overrides(arguments, [folder])
 
 
 @pytest.mark.parametrize(
@@ -116,3 +117,14 @@ def test_unknown_name_is_refused_with_the_nearest(folder: Path, argument: str, m
 def test_no_recipes_at_all_is_said(tmp_path: Path):
     with pytest.raises(OverrideError, match="none, the installation lacks its recipes"):
         check_overrides(["+recipe=search_r1"], [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("a: [1", "is not valid YAML: while parsing a flow sequence"), ("- 1", "must hold keys and values, not a list")],
+)
+def test_unreadable_file_is_named(folder: Path, text: str, reason: str):
+    (folder / "agentic" / "base.yaml").write_text(text)
+    with pytest.raises(ConfigFileError) as refused:
+        check_overrides(["agentic.judge=1"], [folder])
+    assert str(refused.value).startswith(f"{folder}/agentic/base.yaml {reason}")

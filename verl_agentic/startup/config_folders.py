@@ -3,12 +3,28 @@
 import importlib.util
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 _SEARCH_PATH_KEY = "hydra.searchpath"
+
+
+class ConfigFileError(ValueError):
+    """A configuration file cannot be read as a mapping."""
+
+
+def read_mapping(text: str, file: Path) -> dict[str, Any]:
+    """The YAML mapping in `text`, which stands in `file`; an empty file gives an empty one. Raises ConfigFileError."""
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigFileError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
+    if content is not None and not isinstance(content, dict):
+        raise ConfigFileError(f"{file} must hold keys and values, not a {type(content).__name__}")
+    return content or {}
 
 
 def visible_folders(search_path: Iterable[str], arguments: list[str]) -> list[Path]:
@@ -62,5 +78,5 @@ def _overridden_search_path(arguments: list[str]) -> list[str]:
 
 def _own_search_path(folders: list[Path], config_name: str) -> list[str]:
     files = [folder / f"{config_name.removesuffix('.yaml')}.yaml" for folder in folders]
-    contents = [yaml.safe_load(file.read_text(encoding="utf-8")) or {} for file in files if file.is_file()]
+    contents = [read_mapping(file.read_text(encoding="utf-8"), file) for file in files if file.is_file()]
     return [entry for content in contents for entry in (content.get("hydra") or {}).get("searchpath") or []]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+from verl_agentic.startup.config_folders import read_mapping
 
 ROOT = "agentic"
 
@@ -15,7 +15,11 @@ Tree = dict[str, Any]
 
 
 def known_keys(folders: list[Path]) -> Tree:
-    """Merge the ``agentic`` nodes of all schema and recipe files into one tree, whose leaves are their values."""
+    """Merge the ``agentic`` nodes of all schema and recipe files into one tree, whose leaves are their values.
+
+    Raises:
+        ConfigFileError: a file cannot be read.
+    """
     tree: Tree = {}
     for folder in folders:
         for group in (ROOT, "recipe"):
@@ -46,7 +50,7 @@ def all_paths(tree: Tree, prefix: str = ROOT) -> Iterator[str]:
 
 def _agentic_node(file: Path, group: Path) -> Tree:
     text = file.read_text(encoding="utf-8")
-    content = yaml.safe_load(text) or {}
+    content = read_mapping(text, file)
     header = _PACKAGE_HEADER.search(text)
     package = header.group(1) if header else "_group_"
     for name in reversed(_package_parts(package, group)):

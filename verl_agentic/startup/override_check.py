@@ -20,24 +20,25 @@ class OverrideError(ValueError):
     """An override names a recipe or a key that does not exist."""
 
 
-def check_overrides(arguments: list[str], folders: list[Path]) -> list[str]:
-    """Names of the recipes the command line asks for, once all of them and all keys of ours are known to exist.
+def check_overrides(arguments: list[str], folders: list[Path]) -> None:
+    """Check the recipes and the keys of ours that the command line names.
 
     Args:
         arguments: command line; flags, and overrides Hydra itself cannot parse, are left to Hydra.
         folders: the folders that Hydra searches (``recipe/NAME.yaml`` and ``agentic/**.yaml`` are looked up there).
 
     Raises:
-        OverrideError: the first override that names an unknown recipe or an unknown key of ours.
+        OverrideError: the first override that names an unknown recipe or an unknown key.
+        ConfigFileError: a schema or recipe file in the folders cannot be read.
     """
     overrides = list(_parsed(arguments))
-    recipes = [name for each in overrides if each.key_or_group == RECIPE_GROUP for name in _choices(each)]
-    _check_recipes(recipes, folders)
+    for override in overrides:
+        if override.key_or_group == RECIPE_GROUP:
+            _check_recipes(_choices(override), folders)
     own_keys = [each for each in overrides if _looks_like_ours(each.key_or_group)]
     tree = known_keys(folders) if own_keys else {}
     for override in own_keys:
         _check_keys(override, tree, folders)
-    return recipes
 
 
 def _parsed(arguments: list[str]) -> Iterator[Override]:
