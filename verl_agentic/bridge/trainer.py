@@ -49,7 +49,7 @@ def read_rows(batch: KVBatchMeta) -> list[TrainerRow]:
     """Every row of a batch, padding left out."""
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=FIELDS)
-    columns = {name: [getattr(v, "data", v) for v in data[name].tolist()] for name in ("uid", "index", "extra_fields")}
+    columns = {name: [getattr(v, "data", v) for v in data[name]] for name in ("uid", "index", "extra_fields")}
     tokens = {name: [r.tolist() for r in data[name].unbind()] for name in ("responses", "response_mask", "rm_scores")}
     return [
         TrainerRow(
