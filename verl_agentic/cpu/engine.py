@@ -162,11 +162,12 @@ class Engine:
         named = list(tensors)
 
         def replace() -> None:
-            self._thread.gates.add("weights")
+            self._thread.gates.discard("weights")  # stays open if loading fails: waiting callers must not hang
             load_weights(self._model, named)
             if last:
                 self._thread.weight_version = version
-                self._thread.gates.discard("weights")
+            else:
+                self._thread.gates.add("weights")
 
         await self._call(replace, when_idle=True)
 

@@ -12,6 +12,8 @@ import torch
 def load_weights(model: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Copy tensors into the model's parameters and buffers; tied parameters may come under each of their names.
 
+    All are checked before the first is copied.
+
     Args:
         model: any torch module.
         tensors: (name, tensor) by the names of `model.state_dict()`.
@@ -21,9 +23,11 @@ def load_weights(model: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> Non
         ValueError: the shapes differ.
     """
     own = model.state_dict(keep_vars=True)
-    for name, tensor in tensors:
+    named = list(tensors)
+    for name, tensor in named:
         if name not in own:
             raise KeyError(f"the rollout model has no weight {name!r}: it is not the model that is trained")
         if own[name].shape != tensor.shape:
             raise ValueError(f"weight {name!r} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}")
+    for name, tensor in named:
         own[name].copy_(tensor)
