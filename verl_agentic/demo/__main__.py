@@ -1,9 +1,10 @@
-"""Command line of the demo: ``python -m verl_agentic.demo prepare|cold-start|evaluate``."""
+"""Command line of the demo: ``python -m verl_agentic.demo run|prepare|cold-start|evaluate``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,8 @@ from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.cold_start import ColdStartConfig, train_cold_start
 from verl_agentic.demo.evaluate import asked_from_rows, evaluate
 from verl_agentic.demo.prepare import PrepareConfig, prepare
+from verl_agentic.demo.run import RunConfig
+from verl_agentic.demo.run import run as run_demo
 from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.splits import SplitSizes
 from verl_agentic.demo.world import WorldSizes
@@ -24,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     line = partial(print, flush=True)
     try:
         options.run(options, line)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         print(f"verl_agentic.demo: {error}", file=sys.stderr)
         return 2
     return 0
@@ -33,17 +36,18 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m verl_agentic.demo", description=__doc__)
     commands = parser.add_subparsers(required=True)
+    whole = commands.add_parser("run", help="everything, reinforcement learning by verl's own trainer included")
+    _add_preparation(whole)
+    whole.add_argument("--steps", type=int, default=30, help="RL steps of 16 prompts x 8 rollouts")
+    whole.add_argument("--rl-seed", type=int, default=1, help="seed of the data order and of the rollouts")
+    whole.add_argument("--started", type=float, default=time.time(), help="start of the clock, seconds since the epoch")
+    whole.add_argument("overrides", nargs="*", help="further Hydra overrides for the trainer")
+    whole.set_defaults(run=_run)
     files = commands.add_parser(
         "prepare", help="make world, corpus, questions and cold start; unchanged parts are kept"
     )
-    files.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to")
-    files.add_argument("--method", default="search_r1")
-    files.add_argument("--seed", type=int, default=0, help="seed of the world")
-    files.add_argument("--cold-start", choices=("build", "packaged"), default="build")
-    files.add_argument("--cold-start-steps", type=int, default=ColdStartConfig.steps)
-    _add_sizes(files, WorldSizes)
-    _add_sizes(files, SplitSizes)
-    files.set_defaults(run=_prepare)
+    _add_preparation(files)
+    files.set_defaults(run=lambda options, line: prepare(_preparation(options), line))
     start = commands.add_parser("cold-start", help="train the cold start of a method into a folder")
     start.add_argument("--out", type=Path, required=True)
     start.add_argument("--method", default="search_r1")
@@ -63,6 +67,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_preparation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to")
+    parser.add_argument("--method", default="search_r1")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the world")
+    parser.add_argument("--cold-start", choices=("build", "packaged"), default="build")
+    parser.add_argument("--cold-start-steps", type=int, default=ColdStartConfig.steps)
+    _add_sizes(parser, WorldSizes)
+    _add_sizes(parser, SplitSizes)
+
+
 def _add_sizes(parser: argparse.ArgumentParser, sizes: type) -> None:
     for item in fields(sizes):
         kind = type(item.default)
@@ -73,8 +87,8 @@ def _sizes(options: argparse.Namespace, sizes: type) -> Any:
     return sizes(**{item.name: getattr(options, item.name) for item in fields(sizes)})
 
 
-def _prepare(options: argparse.Namespace, line: Any) -> None:
-    config = PrepareConfig(
+def _preparation(options: argparse.Namespace) -> PrepareConfig:
+    return PrepareConfig(
         out=options.out,
         method=options.method,
         seed=options.seed,
@@ -83,7 +97,11 @@ def _prepare(options: argparse.Namespace, line: Any) -> None:
         cold_start=options.cold_start,
         cold_start_steps=options.cold_start_steps,
     )
-    prepare(config, line)
+
+
+def _run(options: argparse.Namespace, line: Any) -> None:
+    overrides = tuple(options.overrides)
+    run_demo(RunConfig(_preparation(options), options.steps, options.rl_seed, options.started, overrides), line)
 
 
 def _cold_start(options: argparse.Namespace, line: Any) -> None:

@@ -1,0 +1,187 @@
+"""The whole demo: world, index, server, cold start, reinforcement learning by verl's own command, evaluation.
+
+The trainer is not called from here: the printed command is run as a user would type it, and the figures are read from
+the log that it writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from retriever_server.process import start_server
+from verl_agentic.data.rows import read_rows
+from verl_agentic.demo.prepare import PrepareConfig, prepare
+from verl_agentic.demo.summary import summarize, table
+from verl_agentic.report.curves import draw, search_agent_panels
+from verl_agentic.report.metrics import read_log
+from verl_agentic.report.page import write_page
+
+VALIDATED = ("test", "test_3hop", "test_4hop")
+Line = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What `python -m verl_agentic.demo run` is told.
+
+    Args:
+        prepare: what the demo's files are made from; everything is written under `prepare.out`.
+        steps: RL steps of 16 prompts x 8 rollouts.
+        seed: seed of the data order and of the rollout's requests.
+        started: when the clock of `total_seconds` began (seconds since the epoch).
+        overrides: further Hydra overrides for the trainer.
+    """
+
+    prepare: PrepareConfig
+    steps: int
+    seed: int
+    started: float
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def out(self) -> Path:
+        return self.prepare.out
+
+
+def run(config: RunConfig, line: Line = print) -> Path:
+    """Run the demo; returns the path of summary.json.
+
+    Raises:
+        ValueError, RuntimeError: a part failed, in one sentence.
+    """
+    line("[1/5] world, questions and cold start")
+    prepare(config.prepare, line)
+    line("[2/5] retriever index")
+    index = build_index(config.out, line)
+    line("[3/5] retriever server")
+    with start_server(index, log_path=config.out / "retriever.log") as server:
+        line(f"serving {index} at {server.url}")
+        line("[4/5] reinforcement learning")
+        seconds = train(config, server.url, line)
+    line("[5/5] figures")
+    return report(config, seconds, line)
+
+
+def build_index(out: Path, line: Line) -> Path:
+    """The BM25 index of the demo's corpus, kept while the corpus is unchanged."""
+    index, corpus = out / "index", out / "corpus.jsonl"
+    if (index / "manifest.json").is_file() and (index / "manifest.json").stat().st_mtime >= corpus.stat().st_mtime:
+        line(f"index: unchanged in {index}")
+        return index
+    command = [sys.executable, "-m", "retriever_server", "build", "--corpus", str(corpus)]
+    done = subprocess.run(
+        [*command, "--encoder", "bm25", "--out", str(index), "--force"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"the index could not be built: {done.stderr.strip().splitlines()[-1]}")
+    line(done.stdout.strip())
+    return index
+
+
+def training_command(config: RunConfig, url: str) -> list[str]:
+    """verl's own command with our recipe, as a user would type it."""
+    files = ",".join(str(config.out / f"{name}.parquet") for name in VALIDATED)
+    return [
+        *("python", "-m", "verl.trainer.main_ppo", "+recipe=search_r1_cpu"),
+        f"agentic.demo_dir={config.out}",
+        f"agentic.retriever.urls=[{url}]",
+        f"agentic.seed={config.seed}",
+        f"data.seed={config.seed}",
+        f"data.val_files=[{files}]",
+        f"trainer.total_training_steps={config.steps}",
+        f"trainer.save_freq={config.steps}",
+        f"trainer.default_local_dir={config.out / 'checkpoints'}",
+        "trainer.logger=[console,file]",
+        *config.overrides,
+    ]
+
+
+def train(config: RunConfig, url: str, line: Line) -> float:
+    """Run the trainer to its end and show its progress; returns the seconds it took.
+
+    Raises:
+        RuntimeError: the trainer ended with an error.
+    """
+    log, metrics = config.out / "train.log", config.out / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    command = training_command(config, url)
+    line("$ " + shlex.join(command))
+    line(f"start-up takes one to two minutes; the full log is {log}")
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "VERL_FILE_LOGGER_PATH": str(metrics.resolve()),
+        "PYTHONUNBUFFERED": "1",
+    }
+    started = time.time()
+    with open(log, "w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            [sys.executable, *command[1:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        for text in process.stdout:
+            file.write(text)
+            progress(text, config.steps, line)
+    if process.wait():
+        raise RuntimeError(f"the trainer ended with status {process.returncode}; its last words: {_last_error(log)}")
+    return time.time() - started
+
+
+def progress(text: str, steps: int, line: Line) -> None:
+    """Show a line of the trainer's log that tells a newcomer something."""
+    if "verl-agentic:" in text:
+        line(text.strip())
+    if "Initial validation metrics" in text:
+        line("validation before training is done")
+    if (found := re.search(r"\bstep:(\d+) - (.*)", text)) is None:
+        return
+    values = dict(re.findall(r"(\S+?):(?:np\.\w+\()?(-?[\d.]+(?:e-?\d+)?)", found.group(2)))
+    shown = {"agentic/acc": "EM {:.2f}", "agentic/searches": "searches {:.2f}", "timing_s/step": "{:.1f} s"}
+    parts = [form.format(float(values[name])) for name, form in shown.items() if name in values]
+    line(f"step {found.group(1)}/{steps}  " + "  ".join(parts))
+
+
+def _last_error(log: Path) -> str:
+    lines = [text.strip() for text in log.read_text(encoding="utf-8").splitlines() if "Error" in text]
+    return lines[-1][:300] if lines else f"see {log}"
+
+
+def report(config: RunConfig, rl_seconds: float, line: Line) -> Path:
+    """Write summary.json, curves.png and report.html; print the table and where to look next."""
+    out = config.out
+    log = read_log(out / "metrics.jsonl")
+    kinds = [row["extra_info"]["kind"] for name in VALIDATED for row in read_rows(out / f"{name}.parquet")]
+    summary = summarize(log, Counter(kinds), rl_seconds, time.time() - config.started)
+    summary["seed"] = config.seed
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    sources = {kind: f"demo_{kind}" for kind in dict.fromkeys(kinds)}
+    draw(search_agent_panels(log, sources), out / "curves.png", f"search_r1_cpu, seed {config.seed}")
+    text = table(summary)
+    command = shlex.join(training_command(config, "http://127.0.0.1:PORT"))
+    write_page(out / "report.html", "verl-agentic demo", command, text, out / "curves.png", summary)
+    line("")
+    line(text)
+    line("(headline: 1hop, 2hop and comparison; 3hop and 4hop are reported apart)")
+    line(
+        f"\n{summary['steps']} RL steps in {rl_seconds:.0f} s, start-up and validation included; "
+        f"{summary['total_seconds']:.0f} s in all; {summary['infra_faults']} infrastructure faults; "
+        f"{summary['tokens_compared']} trained tokens compared with the sampled ones"
+    )
+    line(f"Look next: {out / 'curves.png'}, {out / 'report.html'}, {out / 'summary.json'}, {out / 'train.log'}")
+    return out / "summary.json"

@@ -1,0 +1,98 @@
+"""The figures of a demo run: before and after, per kind of question, read from the trainer's own log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from verl_agentic.report.metrics import LoggedStep, series, validated
+
+HEADLINE = ("1hop", "2hop", "comparison")
+LONG = ("3hop", "4hop")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Means over the questions of one kind, greedy decoding; `searches` per question."""
+
+    count: int
+    em: float
+    f1: float
+    format: float
+    searches: float
+
+
+def figures_at(log: list[LoggedStep], counts: Mapping[str, int], last: bool) -> dict[str, Figures]:
+    """Figures of the first or the last validation, per kind and for the `headline` mix.
+
+    Args:
+        log: the run's records.
+        counts: validated questions of each kind.
+        last: the last validation instead of the first.
+
+    Raises:
+        ValueError: a kind was never validated.
+    """
+    found = {kind: _of_kind(log, kind, count, last) for kind, count in counts.items()}
+    return {"headline": _mean([found[kind] for kind in HEADLINE if kind in found]), **found}
+
+
+def _of_kind(log: list[LoggedStep], kind: str, count: int, last: bool) -> Figures:
+    values = {}
+    for name in ("em", "f1", "format", "searches"):
+        points = validated(log, f"demo_{kind}", name)
+        if not points:
+            raise ValueError(f"the metrics log holds no validation of the {kind} questions ({name})")
+        values[name] = points[-1 if last else 0][1]
+    return Figures(count=count, **values)
+
+
+def _mean(parts: list[Figures]) -> Figures:
+    total = sum(part.count for part in parts)
+    names = ("em", "f1", "format", "searches")
+    return Figures(total, **{n: sum(getattr(p, n) * p.count for p in parts) / total for n in names})
+
+
+def summarize(
+    log: list[LoggedStep], counts: Mapping[str, int], rl_seconds: float, total_seconds: float
+) -> dict[str, Any]:
+    """The record written to summary.json.
+
+    Args:
+        log: the run's records.
+        counts: validated questions of each kind.
+        rl_seconds: of the trainer's process, start-up included.
+        total_seconds: of everything, installation included where the Makefile started the clock.
+    """
+    before, after = (figures_at(log, counts, last) for last in (False, True))
+    steps = [record for record in log if record.step > 0]
+    seconds = sorted(value for _, value in series(steps, "timing_s/step"))
+    return {
+        "em_before": before["headline"].em,
+        "em_after": after["headline"].em,
+        "em_2hop_before": before["2hop"].em,
+        "em_2hop_after": after["2hop"].em,
+        "rl_seconds": round(rl_seconds, 1),
+        "total_seconds": round(total_seconds, 1),
+        "steps": len(steps),
+        "median_step_seconds": seconds[len(seconds) // 2] if seconds else None,
+        "infra_faults": int(sum(value for _, value in series(steps, "agentic/infra_faults"))),
+        "tokens_compared": int(sum(value for _, value in series(steps, "agentic/tokens_compared"))),
+        "largest_probability_difference": max(
+            (value for _, value in series(steps, "training/rollout_probs_diff_max")), default=None
+        ),
+        "before": {kind: asdict(figures) for kind, figures in before.items()},
+        "after": {kind: asdict(figures) for kind, figures in after.items()},
+    }
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The short table printed at the end of a demo."""
+    head = f"{'questions':12s} {'n':>4s}   {'EM':>13s}   {'F1':>13s}   {'format':>13s}   {'searches':>13s}"
+    lines = [head, f"{'':12s} {'':>4s}" + f"   {'before':>6s} {'after':>6s}" * 4]
+    for kind, before in summary["before"].items():
+        after = summary["after"][kind]
+        pairs = "".join(f"   {before[n]:6.3f} {after[n]:6.3f}" for n in ("em", "f1", "format", "searches"))
+        lines.append(f"{kind:12s} {before['count']:4d}{pairs}")
+    return "\n".join(lines)

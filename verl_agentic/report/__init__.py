@@ -1,0 +1,1 @@
+"""Results to look at: training curves as a picture and a one-file page beside the figures."""

@@ -1,0 +1,65 @@
+"""Training curves of a run, as one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_agentic.report.metrics import LoggedStep, series, validated
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel: a title, an axis label, and named series of (step, value); `marked` series are drawn with points."""
+
+    title: str
+    label: str
+    lines: Mapping[str, list[tuple[int, float]]]
+    marked: Mapping[str, list[tuple[int, float]]]
+
+
+def search_agent_panels(log: list[LoggedStep], sources: Mapping[str, str]) -> list[Panel]:
+    """Score, searches per question and seconds per step.
+
+    Greedy validation moves in jumps, so the score at the sampling temperature is drawn beside it at every step.
+
+    Args:
+        log: the run's records.
+        sources: name in the legend -> data source of the validation.
+    """
+    score = {f"{name} (greedy)": validated(log, source, "em") for name, source in sources.items()}
+    searches = {f"{name} (greedy)": validated(log, source, "searches") for name, source in sources.items()}
+    sampled = {"training questions, sampled": series(log, "agentic/acc")}
+    parts = {p: series(log, f"timing_s/{p}") for p in ("gen", "old_log_prob", "update_actor", "step")}
+    return [
+        Panel("Exact match", "EM", sampled, score),
+        Panel("Searches per question", "searches", {"training, sampled": series(log, "agentic/searches")}, searches),
+        Panel("Seconds per step", "s", {name: points for name, points in parts.items() if points}, {}),
+    ]
+
+
+def draw(panels: list[Panel], path: Path, title: str) -> None:
+    """Write the panels side by side as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(5.2 * len(panels), 4.2), layout="constrained", squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        for name, points in panel.lines.items():
+            axis.plot(*_xy(points), label=name, linewidth=1.4)
+        for name, points in panel.marked.items():
+            axis.plot(*_xy(points), label=name, marker="o", linestyle="--", linewidth=1.0)
+        axis.set(title=panel.title, xlabel="step", ylabel=panel.label)
+        axis.set_ylim(bottom=0.0)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _xy(points: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [step for step, _ in points], [value for _, value in points]
