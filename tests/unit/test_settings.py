@@ -1,0 +1,95 @@
+"""The key `agentic`: defaults, typed reading, and refusals that name the nearest key."""
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from verl_agentic.bridge.settings import default_agentic, load_settings
+from verl_agentic.core.items import question_and_golds
+from verl_agentic.demo.traces import DEMO_BUDGET
+from verl_agentic.methods import discover, load_method
+
+ROLLOUT = {"actor_rollout_ref": {"rollout": {"prompt_length": 64, "response_length": 1600}}}
+
+
+def config(agentic=None):
+    return OmegaConf.create({**ROLLOUT, **({} if agentic is None else {"agentic": agentic})})
+
+
+def test_a_stock_configuration_gets_the_methods_defaults():
+    settings = load_settings(config(), "search_r1")
+    assert settings.method == "search_r1"
+    assert settings.retriever.urls == ("http://127.0.0.1:8000",)
+    assert settings.budget.max_actions == 2
+    assert (settings.budget.prompt_tokens, settings.budget.response_tokens) == (64, 1600)
+    assert settings.reward == {"metric": "em", "fault": 0.0, "forgery": -0.1}
+
+
+def test_given_values_stand_over_the_defaults():
+    settings = load_settings(config({"method": "search_r1", "budget": {"max_actions": 4}, "retriever": {"urls": "http://a:1"}}))
+    assert settings.budget.max_actions == 4
+    assert settings.budget.max_corrections == 1
+    assert settings.retriever.urls == ("http://a:1",)
+
+
+@pytest.mark.parametrize(
+    ("agentic", "message"),
+    [
+        ({"method": "search_r1", "budgt": {}}, "unknown key agentic.budgt; did you mean 'budget'"),
+        ({"method": "search_r1", "budget": {"max_turn": 1}}, "unknown key agentic.budget.max_turn"),
+        ({"method": "search_r1", "reward": {"metrics": "em"}}, "agentic.reward.metrics; did you mean 'metric'"),
+        ({"method": "search_r1", "retriever": {"urls": []}}, "agentic.retriever.urls is empty"),
+        ({"method": "search_r1", "budget": {"turn_tokens": 900}}, "cannot hold one action and one answer"),
+        ({"prompts": "demo"}, "agentic.method is not set"),
+    ],
+)
+def test_p71_wrong_settings_are_refused(agentic, message):
+    with pytest.raises(ValueError, match=message):
+        load_settings(config(agentic))
+
+
+def test_unknown_methods_name_the_nearest():
+    with pytest.raises(ValueError, match="unknown method 'serch_r1'; did you mean 'search_r1'"):
+        load_method("serch_r1")
+    with pytest.raises(ValueError, match="defines no METHOD"):
+        load_method("verl_agentic.core")
+
+
+@pytest.mark.parametrize("method", discover())
+def test_every_method_has_defaults_and_loads(method):
+    assert default_agentic(method).method == method
+    assert load_method(method).name == method
+
+
+def test_the_cold_start_is_written_under_the_cpu_recipes_budget():
+    import verl  # noqa: F401  (loads the plugin, which makes recipes known to Hydra)
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        composed = compose("ppo_trainer", overrides=["+recipe=search_r1_cpu"])
+    composed.actor_rollout_ref.rollout.prompt_length = composed.data.max_prompt_length
+    composed.actor_rollout_ref.rollout.response_length = composed.data.max_response_length
+    assert load_settings(composed).budget == DEMO_BUDGET
+
+
+@pytest.mark.parametrize("truth", ["Oslo", ["Oslo"], {"target": "Oslo"}, {"target": ["Oslo"]}])
+def test_gold_answers_are_read_in_the_fields_usual_shapes(truth):
+    row = {"raw_prompt": [{"role": "user", "content": "capital?"}], "reward_model": {"ground_truth": truth}}
+    assert question_and_golds(row) == ("capital?", ["Oslo"])
+
+
+def test_the_question_itself_stands_over_the_rendered_prompt():
+    row = {
+        "raw_prompt": [{"role": "user", "content": "Long instruction. capital?"}],
+        "extra_info": {"question": "capital?"},
+        "reward_model": {"ground_truth": ["Oslo"]},
+    }
+    assert question_and_golds(row)[0] == "capital?"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [({"reward_model": {"ground_truth": ["a"]}}, "no question"), ({"extra_info": {"question": "q"}}, "no gold answer")],
+)
+def test_a_row_without_question_or_gold_is_refused(row, message):
+    with pytest.raises(ValueError, match=message):
+        question_and_golds(row)
