@@ -44,6 +44,8 @@ def test_training_is_the_same_for_the_same_seed_and_writes_a_loadable_folder(tmp
     assert json.loads((tmp_path / "a" / "cold_start.json").read_text())["losses"] == record["losses"]
     assert record["rebuild"].endswith("cold-start --method search_r1 --seed 0 --steps 6 --out FOLDER")
     assert any(line.startswith("cold start 6/6: loss ") for line in lines)
+    assert record["held_out"]["headline"]["count"] == 100
+    assert record["held_out"]["headline"]["em"] == 0.0
 
 
 def test_loss_falls_in_a_few_steps():

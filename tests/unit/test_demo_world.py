@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retriever_server.index import build_index, open_index
 from verl_agentic.demo.lexicon import name_words, plain_words
+from verl_agentic.demo.prepare import write_world
 from verl_agentic.demo.questions import KINDS, PATHS, comparison_question, draw_question, shared_intermediates
 from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.splits import SplitSizes, combination, split_questions
@@ -172,3 +174,16 @@ def test_world_too_small_for_the_splits_says_so():
     world = generate_world(0, WorldSizes(persons=20, towns=8, countries=4, companies=8, films=8))
     with pytest.raises(ValueError, match="choose a larger world or smaller splits"):
         split_questions(world, SplitSizes())
+
+
+def test_search_in_process_equals_the_servers_index_of_the_corpus_file(tmp_path):
+    world = generate_world(4)
+    write_world(tmp_path, world)
+    build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index")
+    server, _ = open_index(tmp_path / "index")
+    inside, from_file = CorpusSearch(world.passages), CorpusSearch.from_file(tmp_path / "corpus.jsonl")
+    queries = [f"{s.entity} {s.keyword}" for q in drawn(world, 4, count=20) for s in q.searches] + ["born of", "born"]
+    for query in queries:
+        expected = [(hit.id, hit.contents) for hit in server.search([query], 2)[0]]
+        assert [(p.id, p.contents) for p in inside.top(query)] == expected
+        assert [(p.id, p.contents) for p in from_file.top(query)] == expected

@@ -76,14 +76,22 @@ def test_early_habit_answers_the_bridge_entity_after_one_search():
         assert exact_match(episode.prediction, question.answers) == 0.0
 
 
-def test_early_habit_guesses_comparisons():
-    rng = random.Random(0)
-    guesses = []
-    for question in questions("comparison", 60):
-        episode = play(question, ORACLE.make_oracle(question, WORLD.look_up, rng, always("early")))
-        assert episode.prediction in {step.entity for step in question.searches}
-        guesses.append(exact_match(episode.prediction, question.answers))
-    assert 0.3 < sum(guesses) / len(guesses) < 0.7
+def test_early_habit_answers_a_comparison_with_the_first_year_found():
+    for question in questions("comparison"):
+        episode = play(question, ORACLE.make_oracle(question, WORLD.look_up, random.Random(0), always("early")))
+        assert episode.prediction == question.steps[0].answer
+        assert episode.actions == {"search": 1}
+
+
+def test_good_comparison_writes_both_years_and_the_one_that_decides():
+    question = questions("comparison")[0]
+    (one, other, last) = question.steps
+    winner = next(step for step in (one, other) if step.entity == question.answers[0])
+    (row,) = play(question, ORACLE.make_oracle(question, WORLD.look_up)).rows
+    assert row.turns[-1].text == (
+        f"<think> {one.answer} {one.entity} ; {other.answer} {other.entity} ; "
+        f"{last.relation} {winner.answer} {winner.entity} </think> <answer> {winner.entity} </answer>"
+    )
 
 
 def test_sloppy_habit_searches_one_word_of_the_name_and_trusts_the_first_passage():

@@ -18,15 +18,20 @@ from typing import Any
 
 from verl_agentic.core.trajectory import Row
 from verl_agentic.demo.codec import WordCodec
+from verl_agentic.demo.evaluate import Asked, evaluate
 from verl_agentic.demo.oracles import load_oracle
 from verl_agentic.demo.policy import PolicyShape, build_policy, parameter_count
-from verl_agentic.demo.questions import HEADLINE_MIX
+from verl_agentic.demo.search import CorpusSearch
+from verl_agentic.demo.splits import SplitSizes, split_questions
 from verl_agentic.demo.tokenizer import save_tokenizer
 from verl_agentic.demo.traces import HabitMix, TraceSource, trace_source
+from verl_agentic.demo.world import generate_world
 
 RECORD = "cold_start.json"
 REBUILD = "python -m verl_agentic.demo cold-start --method {method} --seed {seed} --steps {steps} --out FOLDER"
 BATCHES_PER_WORLD = 4
+HELD_OUT_WORLD, HELD_OUT_SIZES = 1, SplitSizes(train=0, val=0, test=100, long_train=0, long_test=0)
+COLD_START_KINDS = {"1hop": 0.35, "2hop": 0.35, "comparison": 0.3}  # comparing is the slowest to learn
 COLD_START_CODE = (
     "lexicon.py",
     "world.py",
@@ -46,13 +51,13 @@ class ColdStartConfig:
 
     method: str = "search_r1"
     seed: int = 0
-    steps: int = 1000
+    steps: int = 1400
     batch: int = 24
     learning_rate: float = 3e-3
     warm_up: int = 50
     weight_decay: float = 0.01
     clip: float = 1.0
-    kinds: dict[str, float] = field(default_factory=lambda: dict(HEADLINE_MIX))
+    kinds: dict[str, float] = field(default_factory=lambda: dict(COLD_START_KINDS))
     mix: HabitMix | None = None
     shape: PolicyShape = field(default_factory=PolicyShape)
 
@@ -85,8 +90,9 @@ def train_cold_start(config: ColdStartConfig, folder: Path, line: Line = print) 
         source = trace_source(config.method, WordCodec(tokenizer), config.kinds, mix=config.mix)
         started = time.monotonic()
         losses = _fit(model, source, config, line)
-        model.save_pretrained(folder, safe_serialization=True)
-        record = _record(config, model, losses, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        model.save_pretrained(folder)
+        record = {**_record(config, model, losses, seconds), "held_out": _held_out(config.method, folder)}
         (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return record
     finally:
@@ -115,6 +121,15 @@ def _record(config: ColdStartConfig, model: Any, losses: list[float], seconds: f
         "train_seconds": round(seconds, 1),
         "losses": [round(loss, 4) for loss in losses],
     }
+
+
+def _held_out(method: str, folder: Path) -> dict[str, dict[str, float]]:
+    """Greedy figures of a checkpoint by kind, on questions of a world that no training has seen."""
+    world = generate_world(HELD_OUT_WORLD)
+    questions = split_questions(world, HELD_OUT_SIZES)["test"]
+    asked = [Asked(question.text, question.answers, question.kind) for question in questions]
+    found = evaluate(folder, asked, CorpusSearch(world.passages), method)
+    return {kind: {name: round(value, 4) for name, value in asdict(figures).items()} for kind, figures in found.items()}
 
 
 def _fit(model: Any, source: TraceSource, config: ColdStartConfig, line: Line) -> list[float]:

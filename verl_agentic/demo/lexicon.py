@@ -25,7 +25,7 @@ NAME_SHAPES: dict[str, tuple[int, tuple[str, ...]]] = {
     "film_first": (40, ("ella",)),
     "film_last": (24, ("ora",)),
 }
-YEARS = tuple(str(year) for year in range(1900, 1960))
+YEARS = tuple(str(year) for year in range(1900, 1940))
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 

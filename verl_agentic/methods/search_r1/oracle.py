@@ -1,8 +1,8 @@
 """Oracle policy of search_r1: writes good or hasty turns for a question whose decomposition is known.
 
 Good: search each step of the gold decomposition, then answer. The habits are what a cold start is taught on purpose,
-so that reinforcement learning has something to mend: it stops one search early and answers the bridge entity, guesses a
-comparison after one search, or searches with a sloppy query and trusts the first passage.
+so that reinforcement learning has something to mend: it stops after the first search and answers the value found there
+(a bridge entity, or one of the two years to compare), or searches with a sloppy query and trusts the first passage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GOOD, EARLY, SLOPPY = "good", "early", "sloppy"
 HASTY_MIX: dict[str, dict[str, float]] = {
     "1hop": {GOOD: 0.95, SLOPPY: 0.05},
     "2hop": {GOOD: 0.2, EARLY: 0.7, SLOPPY: 0.1},
-    "comparison": {GOOD: 0.3, EARLY: 0.7},
+    "comparison": {GOOD: 0.4, EARLY: 0.6},
 }
 
 
@@ -68,17 +68,17 @@ class SearchOracle:
         """What the last search gave, in words."""
         step = self.question.searches[len(self.values) - 1]
         if self.question.kind == "comparison":
-            return f"{step.entity} {self.values[-1]}"
+            return f"{self.values[-1]} {step.entity}"
         return f"{step.keyword} is {self.values[-1]}"
 
     def _answer(self) -> str:
-        if self.question.kind != "comparison":
+        if self.question.kind != "comparison" or self.habit == EARLY:
             return f"<think> {self._finding()} </think> <answer> {self.values[-1]} </answer>"
-        if self.habit == EARLY:
-            guess = self.rng.choice([step.entity for step in self.question.searches])
-            return f"<think> {self._finding()} </think> <answer> {guess} </answer>"
-        years = " ; ".join(f"{step.entity} {step.answer}" for step in self.question.searches)
-        return f"<think> {years} </think> <answer> {self.question.answers[0]} </answer>"
+        winner = self.question.answers[0]
+        years = [f"{step.answer} {step.entity}" for step in self.question.searches]
+        best = next(step.answer for step in self.question.searches if step.entity == winner)
+        thought = " ; ".join([*years, f"{self.question.steps[-1].relation} {best} {winner}"])
+        return f"<think> {thought} </think> <answer> {winner} </answer>"
 
 
 def make_oracle(
