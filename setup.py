@@ -52,12 +52,13 @@ setup(
         "verl_agentic.cpu",
         "verl_agentic.data",
         "verl_agentic.demo",
+        "verl_agentic.report",
         "verl_agentic.startup",
         *find_packages(include=["verl_agentic.methods", "verl_agentic.methods.*"]),
     ],
     package_data={
         "recipes": ["recipe/*.yaml", "agentic/**/*.yaml"],
-        "verl_agentic": ["methods/*/prompts/**/*.txt", "methods/*/README.md"],
+        "verl_agentic": ["demo/checkpoints/*/*", "methods/*/prompts/**/*.txt", "methods/*/README.md"],
     },
     install_requires=["httpx>=0.27", "numpy", "omegaconf>=2.3", "packaging", "pyyaml", "wrapt>=1.16"],
     extras_require={

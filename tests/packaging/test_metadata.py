@@ -18,9 +18,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TOP_LEVEL = ("recipes", "retriever_server", "verl_agentic")
 
 
-def files_in_tree(*suffixes: str) -> set[str]:
-    files = {file for name in TOP_LEVEL for suffix in suffixes for file in (REPOSITORY / name).rglob(f"*{suffix}")}
-    return {str(file.relative_to(REPOSITORY)) for file in files}
+def files_in_tree() -> set[str]:
+    files = {file for name in TOP_LEVEL for file in (REPOSITORY / name).rglob("*") if file.is_file()}
+    return {str(file.relative_to(REPOSITORY)) for file in files if "__pycache__" not in file.parts}
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +43,21 @@ def requirements(metadata: Message, extra: str) -> set[str]:
     return {str(each).partition(";")[0].strip() for each in added}
 
 
-def test_wheel_holds_every_module_of_the_tree_and_no_other(names: set[str]):
-    assert {name for name in names if name.endswith(".py")} == files_in_tree(".py")
-
-
-def test_wheel_holds_every_recipe_and_prompt_of_the_tree(names: set[str]):
-    expected = files_in_tree(".yaml", ".txt")
-    assert "verl_agentic/methods/search_r1/prompts/demo/user.txt" in expected
-    assert {name for name in names if name.endswith((".yaml", ".txt")) and ".dist-info/" not in name} == expected
+def test_wheel_holds_every_file_of_the_packages_and_no_other(names: set[str]):
+    held = {name for name in names if ".dist-info/" not in name}
+    assert held == files_in_tree()
+    assert {
+        "recipes/agentic/base.yaml",
+        "recipes/recipe/search_r1.yaml",
+        "verl_agentic/demo/checkpoints/search_r1/model.safetensors",
+        "verl_agentic/methods/search_r1/prompts/demo/user.txt",
+        "verl_agentic/plugin.py",
+    } <= held
 
 
 def test_every_folder_with_modules_is_a_package():
-    folders = {Path(name).parent for name in files_in_tree(".py")}
-    assert [str(folder) for folder in sorted(folders) if not (REPOSITORY / folder / "__init__.py").is_file()] == []
+    folders = {REPOSITORY / Path(name).parent for name in files_in_tree() if name.endswith(".py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
 
 
 def test_tests_are_no_package():
