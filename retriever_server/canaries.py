@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from retriever_server.backends.base import Backend
+from retriever_server.backends.base import Backend, Hit
 from retriever_server.errors import IndexRefused
 from retriever_server.manifest import Canary
 
 SAMPLE = 16
 WORDS = 24
+
+
+def first_words(contents: str) -> str:
+    """Return the words of a passage that make its canary query."""
+    return " ".join(contents.split()[:WORDS])
 
 
 def choose_canaries(backend: Backend) -> tuple[list[Canary], float]:
@@ -17,7 +22,7 @@ def choose_canaries(backend: Backend) -> tuple[list[Canary], float]:
     """
     count = len(backend.passages)
     rows = sorted({position * count // SAMPLE for position in range(SAMPLE)})
-    sample = [Canary(row, " ".join(backend.passages[row].contents.split()[:WORDS])) for row in rows]
+    sample = [Canary(row, backend.passages[row].id, first_words(backend.passages[row].contents)) for row in rows]
     holding = [canary for canary, held in zip(sample, _held(backend, sample), strict=True) if held]
     if not holding:
         raise IndexRefused(
@@ -39,4 +44,9 @@ def check_canaries(backend: Backend, canaries: list[Canary]) -> None:
 
 def _held(backend: Backend, canaries: list[Canary]) -> list[bool]:
     found = backend.search([canary.query for canary in canaries], 1)
-    return [bool(hits) and hits[0].row == canary.row for hits, canary in zip(found, canaries, strict=True)]
+    return [bool(hits) and _is_passage(hits[0], canary) for hits, canary in zip(found, canaries, strict=True)]
+
+
+def _is_passage(hit: Hit, canary: Canary) -> bool:
+    # the contents too: an index that ranks rows well may stand beside another corpus's passage file
+    return (hit.row, hit.id, first_words(hit.contents)) == (canary.row, canary.id, canary.query)

@@ -17,9 +17,10 @@ LIBRARIES = ("numpy", "faiss-cpu", "bm25s")
 
 @dataclass(frozen=True)
 class Canary:
-    """A query made of a passage's first words, and the row that must come first for it."""
+    """A query made of a passage's first words, and the row and identifier of that passage, which must come first."""
 
     row: int
+    id: str
     query: str
 
 

@@ -20,7 +20,9 @@ ANIMALS = ["lion", "tiger", "horse", "zebra", "mouse", "eagle", "shark", "whale"
 
 
 def animal_passages(count: int) -> list[Passage]:
-    return [Passage(f"p{row}", f"the {ANIMALS[row % 8]} number {row} lives near {ANIMALS[row % 7]}") for row in range(count)]
+    return [
+        Passage(f"p{row}", f"the {ANIMALS[row % 8]} number {row} lives near {ANIMALS[row % 7]}") for row in range(count)
+    ]
 
 
 def flat(vectors: int, dimension: int) -> faiss.Index:

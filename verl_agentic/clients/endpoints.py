@@ -7,18 +7,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+REST_TURNS = 50  # choices during which an address that failed comes last
+
 
 class Endpoints:
-    """Chooses the least loaded of several addresses; equal ones take turns."""
+    """Chooses the least loaded of several addresses; equal ones take turns, one that failed rests for a while."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self.urls = tuple(url.rstrip("/") for url in urls)
         self._in_flight = dict.fromkeys(self.urls, 0)
+        self._rests_until = dict.fromkeys(self.urls, 0)
         self._turn = 0
+
+    def rest(self, url: str) -> None:
+        """Note that an attempt at `url` failed."""
+        self._rests_until[url] = self._turn + REST_TURNS
 
     @contextmanager
     def use(self, avoid: set[str]) -> Iterator[str]:
-        """Lend an address for one call; those in `avoid` (they failed just now) come last."""
+        """Lend an address for one attempt; those in `avoid` (where this call failed) come last of all."""
         url = self._choose(avoid)
         self._in_flight[url] += 1
         try:
@@ -30,7 +37,10 @@ class Endpoints:
         self._turn += 1
         count = len(self.urls)
         in_turn = [self.urls[(self._turn + offset) % count] for offset in range(count)]
-        return min(in_turn, key=lambda url: (url in avoid, self._in_flight[url]))
+        return min(in_turn, key=lambda url: self._rank(url, avoid))
+
+    def _rank(self, url: str, avoid: set[str]) -> tuple[bool, bool, int]:
+        return url in avoid, self._rests_until[url] > self._turn, self._in_flight[url]
 
 
 def check_url(url: str) -> None:

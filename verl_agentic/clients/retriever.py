@@ -160,6 +160,7 @@ class RetrieverClient:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.endpoints = Endpoints(self.endpoints.urls)  # nothing is in flight here
         self._drop_connections()
 
     def _drop_connections(self) -> None:
@@ -190,6 +191,7 @@ class RetrieverClient:
                 except _Retryable as failure:
                     last = failure
                     failed.add(url)
+                    self.endpoints.rest(url)
             wait_s = max(last.wait_s, min(FIRST_BACKOFF_S * 2**attempt, LONGEST_BACKOFF_S))
             if attempt == self.retries:
                 break

@@ -1,0 +1,272 @@
+"""The retriever client against a scripted HTTP server: retries, deadlines, shapes (case P23), counters, proxies."""
+
+import asyncio
+import json
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from verl_agentic.clients.endpoints import Endpoints, is_near
+from verl_agentic.clients.retriever import Passage, RetrieverClient, RetrieverError
+
+GOOD = {"result": [[{"document": {"id": "p1", "contents": '"Oslo"\nA city.'}, "score": 1.5}]]}
+
+
+@contextmanager
+def scripted_server(*answers: tuple[int, object, dict[str, str]]) -> Iterator[tuple[str, list[dict]]]:
+    """Answer the n-th request with the n-th (status, JSON or bytes, headers), the last one for ever after."""
+    bodies: list[dict] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            status, payload, headers = answers[min(len(bodies), len(answers)) - 1]
+            content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+            self.send_response(status)
+            for name, value in (headers | {"Content-Length": str(len(content))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", bodies
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def ask(client: RetrieverClient, *queries: str, topk: int | None = None):
+    async def call():
+        try:
+            return await client.retrieve(list(queries), topk)
+        finally:
+            await client.aclose()
+
+    return asyncio.run(call())
+
+
+def failure(client: RetrieverClient, *queries: str) -> RetrieverError:
+    with pytest.raises(RetrieverError) as caught:
+        ask(client, *queries)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def unused_url() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_request_and_passages():
+    with scripted_server((200, GOOD, {})) as (url, bodies):
+        assert ask(RetrieverClient(url + "/"), "capital \ud800") == [
+            [Passage("p1", '"Oslo"\nA city.', 1.5, "Oslo", "A city.")]
+        ]
+        assert ask(RetrieverClient([url]), "capital", topk=9)[0][0].text == "A city."
+    assert bodies == [
+        {"queries": ["capital \ud800"], "topk": 3, "return_scores": True},
+        {"queries": ["capital"], "topk": 9, "return_scores": True},
+    ]
+
+
+def test_contents_without_a_title_are_all_text():
+    bare = {"result": [[{"id": "p1", "contents": "no title here"}]]}
+    with scripted_server((200, bare, {})) as (url, _):
+        assert ask(RetrieverClient(url), "q") == [[Passage("p1", "no title here", None, "", "no title here")]]
+
+
+@pytest.mark.parametrize(
+    ("payload", "what"),
+    [
+        ({"results": [[]]}, "answers in an unknown shape: the response has no `result` key (found keys ['results'])"),
+        ({"result": [[], []]}, "answers in an unknown shape: `result` holds 2 lists for 1 queries"),
+        (b"<html>", "answers something that is not JSON"),
+        (b"\xff\xfe\x00", "answers something that is not JSON"),
+    ],
+)
+def test_p23_an_unknown_shape_is_an_error_and_not_an_empty_result(payload, what):
+    with scripted_server((200, payload, {})) as (url, bodies):
+        error = failure(RetrieverClient(url), "q")
+    assert (error.kind, error.url, str(error)) == ("shape", url, f"retriever at {url} {what}")
+    assert len(bodies) == 1
+
+
+def test_a_transient_failure_is_retried():
+    with scripted_server((500, {"error": "boom"}, {}), (502, b"bad gateway", {}), (200, GOOD, {})) as (url, bodies):
+        client = RetrieverClient(url)
+        assert ask(client, "q")[0][0].id == "p1"
+    assert len(bodies) == 3
+    assert client.counters.as_dict() | {"seconds": 0} == {
+        "calls": 1, "queries": 1, "empty": 0, "errors": 0, "retries": 2, "seconds": 0,
+    }  # fmt: skip
+
+
+def test_retries_are_bounded():
+    with scripted_server((503, {"error": "busy"}, {"Retry-After": "0"})) as (url, bodies):
+        client = RetrieverClient(url, retries=2)
+        error = failure(client, "q")
+    assert (error.kind, len(bodies)) == ("overloaded", 3)
+    assert str(error) == f"retriever at {url} answers 503: busy (3 attempts)"
+    assert (client.counters.errors, client.counters.retries) == (1, 2)
+
+
+def test_a_bad_request_is_not_retried():
+    with scripted_server((400, {"error": "`topk` must be between 1 and 100, not 0."}, {})) as (url, bodies):
+        error = failure(RetrieverClient(url, topk=0), "q")
+    assert (error.kind, len(bodies)) == ("refused", 1)
+    assert "answers 400: `topk` must be between 1 and 100, not 0." in str(error)
+
+
+def test_the_total_deadline_ends_retries():
+    with scripted_server((503, {"error": "busy"}, {"Retry-After": "3600"})) as (url, bodies):
+        error = failure(RetrieverClient(url, deadline_s=5), "q")
+    assert (error.kind, len(bodies)) == ("deadline", 1)
+    assert str(error).endswith("answers 503: busy, and the deadline of 5 s leaves no further attempt")
+
+
+def test_a_silent_server_times_out():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        error = failure(RetrieverClient(url, timeout_s=0.2, retries=1), "q")
+    assert (error.kind, str(error)) == ("timeout", f"retriever at {url} does not answer within 0.2 s (2 attempts)")
+
+
+def test_another_address_is_tried_when_one_fails():
+    with scripted_server((200, GOOD, {})) as (url, _):
+        client = RetrieverClient([unused_url(), url])
+        for _ in range(4):
+            assert ask(client, "q")[0][0].id == "p1"
+    assert client.counters.retries == 1, "the address that failed rests"
+
+
+def test_check_says_what_to_do_when_the_server_is_down():
+    url = unused_url()
+    with pytest.raises(RetrieverError) as caught:
+        RetrieverClient(url).check()
+    assert str(caught.value) == (
+        f"retriever at {url} does not answer (connection refused); start it with "
+        "`python -m retriever_server serve --index DIR --port 8000` or set agentic.retriever.urls"
+    )
+    assert caught.value.kind == "connection"
+
+
+def test_check_refuses_another_service_at_the_address():
+    with scripted_server((404, {"error": "not found"}, {})) as (url, _), pytest.raises(RetrieverError) as caught:
+        RetrieverClient(url).check()
+    assert str(caught.value) == f"retriever at {url} answers 404: not found"
+
+
+def test_wait_ready_waits():
+    url = unused_url()
+    with pytest.raises(RetrieverError, match="connection refused"):
+        asyncio.run(RetrieverClient(url).wait_ready(0.3))
+    with scripted_server((503, {"error": "loading"}, {}), (200, {"result": [[]]}, {})) as (url, bodies):
+        RetrieverClient(url).check(deadline_s=30)
+    assert len(bodies) == 2
+
+
+def test_empty_results_are_counted():
+    with scripted_server((200, {"result": [[], []]}, {})) as (url, _):
+        client = RetrieverClient(url)
+        assert ask(client, "a", "b") == [[], []]
+    assert (client.counters.queries, client.counters.empty) == (2, 2)
+
+
+def test_no_queries_need_no_server():
+    assert ask(RetrieverClient(unused_url())) == []
+
+
+def test_synchronous_use_also_inside_a_running_loop():
+    async def inside(client):
+        return client.retrieve_sync(["q"])
+
+    with scripted_server((200, GOOD, {})) as (url, _):
+        client = RetrieverClient(url)
+        assert client.retrieve_sync(["q"]) == asyncio.run(inside(client))
+    assert client.counters.calls == 2
+
+
+def test_client_and_error_pickle_after_use():
+    with scripted_server((200, GOOD, {})) as (url, _):
+        client = RetrieverClient(url, topk=5)
+        client.retrieve_sync(["q"])
+        again = pickle.loads(pickle.dumps(client))
+        assert (again.topk, again.counters.calls) == (5, 1)
+        assert ask(again, "q")[0][0].id == "p1"
+    error = pickle.loads(pickle.dumps(RetrieverError("http://h", "timeout", "does not answer")))
+    assert (str(error), error.kind) == ("retriever at http://h does not answer", "timeout")
+
+
+def test_bad_addresses_are_refused():
+    with pytest.raises(ValueError, match=r"needs at least one address; set agentic.retriever.urls"):
+        RetrieverClient([])
+    for url in ("127.0.0.1:8000", "ftp://host", "http://"):
+        with pytest.raises(ValueError, match=r"is not an address like http://127\.0\.0\.1:8000"):
+            RetrieverClient(url)
+
+
+def test_endpoints_take_turns_and_prefer_the_idle():
+    endpoints = Endpoints(["a", "b", "c"])
+    with endpoints.use(set()) as first, endpoints.use(set()) as second, endpoints.use(set()) as third:
+        assert sorted([first, second, third]) == ["a", "b", "c"]
+    endpoints.rest("c")
+    with endpoints.use(set()) as busy, endpoints.use(set()) as free:
+        assert sorted([busy, free]) == ["a", "b"]
+    with endpoints.use({"a", "b"}) as only, endpoints.use({"a", "b"}) as again:
+        assert (only, again) == ("c", "c")
+
+
+@pytest.mark.parametrize(
+    ("url", "near"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://localhost:8000", True),
+        ("http://[::1]:8000", True),
+        ("http://10.1.2.3", True),
+        ("http://192.168.0.7", True),
+        ("http://node-17:8000", True),
+        ("http://retriever.internal", True),
+        ("https://8.8.8.8", False),
+        ("https://search.example.org", False),
+    ],
+)
+def test_p43_near_addresses(url, near):
+    assert is_near(url) is near
+
+
+def test_p43_a_proxy_in_the_environment_is_not_asked_for_this_machine(monkeypatch):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://192.0.2.1:9")
+    with scripted_server((200, GOOD, {})) as (url, _):
+        assert ask(RetrieverClient(url, timeout_s=5, retries=0), "q")[0][0].id == "p1"
+
+
+def test_a_far_address_is_asked_through_the_proxy(monkeypatch):
+    with scripted_server((200, GOOD, {})) as (proxy, bodies):
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        monkeypatch.setenv("http_proxy", proxy)
+        assert ask(RetrieverClient("http://search.example.org"), "q")[0][0].id == "p1"
+    assert len(bodies) == 1
+
+
+def test_seconds_are_counted_also_for_failed_calls():
+    client = RetrieverClient(unused_url(), retries=1)
+    before = time.monotonic()
+    failure(client, "q")
+    assert 0 < client.counters.seconds <= time.monotonic() - before
