@@ -67,7 +67,8 @@ def memory_allocated(device: Any = None) -> int:
 
 def max_memory_allocated(device: Any = None) -> int:
     """Largest number of resident bytes this process had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # The kernel brings its peak up to date lazily, so the present size can be larger.
+    return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, memory_allocated())
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
@@ -104,7 +105,7 @@ def _build() -> ModuleType:
     ]  # fmt: skip
     for function in own:
         setattr(module, function.__name__, function)
-    aliases = {"memory_reserved": memory_allocated, "max_memory_reserved": max_memory_allocated}
+    aliases: dict[str, Any] = {"memory_reserved": memory_allocated, "max_memory_reserved": max_memory_allocated}
     aliases |= {"manual_seed_all": manual_seed}
     borrowed = {name: getattr(torch.cpu, name) for name in ("current_stream", "Stream", "Event")}
     for name, value in (aliases | borrowed).items():

@@ -42,7 +42,7 @@ def _only_on_cpu(adapt: Callable[[ModuleType], None]) -> Callable[[ModuleType], 
     return hook
 
 
-def _use_gloo(module: ModuleType) -> None:
+def _use_gloo(module: Any) -> None:
     """verl composes "cpu:gloo,{device}:{backend}", and torch refuses a string that names the same device twice."""
     original = module.initialize_global_process_group_ray
 
@@ -53,7 +53,7 @@ def _use_gloo(module: ModuleType) -> None:
     module.initialize_global_process_group_ray = initialize
 
 
-def _load_value_head_with_sdpa(module: ModuleType) -> None:
+def _load_value_head_with_sdpa(module: Any) -> None:
     """verl's loader of the critic asks for flash_attention_2, which has no CPU kernel; sdpa computes the same."""
 
     def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
@@ -75,7 +75,7 @@ def _hand_out_fsdp_engine(module: ModuleType) -> None:
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
 
 
-def _register_replica(module: ModuleType) -> None:
+def _register_replica(module: Any) -> None:
     """The driver's side of the rollout: starts the server actor. Imported when a run asks for it by name."""
 
     def load() -> type:
@@ -84,7 +84,7 @@ def _register_replica(module: ModuleType) -> None:
     module.RolloutReplicaRegistry.register(ROLLOUT_NAME, load)
 
 
-def _register_adapter(module: ModuleType) -> None:
+def _register_adapter(module: Any) -> None:
     """The trainer's side of the rollout: hands new weights to the server. verl has a dict here and no register()."""
     module._ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "verl_agentic.cpu.replica.EmbeddedRollout"
 

@@ -16,11 +16,12 @@ def context_length(config: Any, wanted: int | None) -> int:
         ValueError: `wanted` is not in [2, the model's limit].
     """
     own = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if wanted is None and own is None:
+    length = own if wanted is None else wanted
+    if length is None:
         raise ValueError("the model's configuration names no max_position_embeddings: set rollout.max_model_len")
-    if wanted is not None and (wanted < 2 or (own is not None and wanted > own)):
+    if length < 2 or (own is not None and length > own):
         raise ValueError(f"max_model_len={wanted} must be at least 2 and at most the model's own {own}")
-    return int(own if wanted is None else wanted)
+    return int(length)
 
 
 def end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

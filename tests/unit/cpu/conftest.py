@@ -51,7 +51,12 @@ def model(request):
 @pytest.fixture(scope="session")
 def tokenizer():
     """Byte-level BPE, in which a closing tag is often joined with what follows it."""
-    text = ["<search> where is Oslo? </search>\n", "<answer> ... Oslo ... </answer>\n", "wait... what?", "größer 東京"] * 20
+    text = [
+        "<search> where is Oslo? </search>\n",
+        "<answer> ... Oslo ... </answer>\n",
+        "wait... what?",
+        "größer 東京",
+    ] * 20
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     raw.decoder = decoders.ByteLevel()

@@ -14,7 +14,12 @@ def reference(model, prompt, count):
     """Greedy continuation by transformers' own generate, one prompt at a time."""
     ids = torch.tensor([prompt])
     output = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, eos_token_id=None, pad_token_id=0
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=count,
+        eos_token_id=None,
+        pad_token_id=0,
     )
     return output[0, len(prompt) :].tolist()
 
@@ -62,15 +67,11 @@ def test_log_probs_equal_a_full_forward_pass(model, engines, generate, temperatu
     params = {"temperature": temperature, "top_p": 0.9, "max_tokens": 20, "ignore_eos": True, "logprobs": True}
     outputs = generate(engines(model), *[(prompt, {**params, "seed": i}) for i, prompt in enumerate(PROMPTS)])
     for prompt, output in zip(PROMPTS, outputs, strict=True):
-        assert output.log_probs == pytest.approx(
-            recomputed(model, prompt, output.token_ids, temperature), abs=1e-4
-        )
+        assert output.log_probs == pytest.approx(recomputed(model, prompt, output.token_ids, temperature), abs=1e-4)
 
 
 def test_greedy_log_probs_are_at_temperature_one_and_absent_unless_asked_for(llama, engines, generate):
-    asked, silent = generate(
-        engines(llama), (PROMPTS[1], GREEDY), (PROMPTS[1], {**GREEDY, "logprobs": False})
-    )
+    asked, silent = generate(engines(llama), (PROMPTS[1], GREEDY), (PROMPTS[1], {**GREEDY, "logprobs": False}))
     assert asked.log_probs == pytest.approx(recomputed(llama, PROMPTS[1], asked.token_ids, 1.0), abs=1e-4)
     assert silent.log_probs is None
 
@@ -129,7 +130,8 @@ def test_end_of_sequence_ignored_and_put_off(llama, engines, generate):
         (PROMPTS[3], {"temperature": 0, "min_tokens": 3, "max_tokens": 6}),
     )
     assert ignoring.token_ids == wanted
-    assert wanted[0] not in late.token_ids[:3] and len(late.token_ids) >= 3
+    assert wanted[0] not in late.token_ids[:3]
+    assert len(late.token_ids) >= 3
 
 
 def test_stop_tokens_end_and_name_themselves(llama, engines, generate):

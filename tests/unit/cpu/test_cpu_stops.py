@@ -20,7 +20,8 @@ def test_a_stop_string_that_ends_inside_a_token_is_found_at_that_token(tokenizer
     token_ids = tokenizer.encode("wait... what?")
     pieces = [tokenizer.decode([token]) for token in token_ids]
     dots = next(index for index, piece in enumerate(pieces) if ".." in piece)
-    assert pieces[dots] != ".." and not pieces[dots].endswith("..")
+    assert pieces[dots] != ".."
+    assert not pieces[dots].endswith("..")
     assert first_completion(StopStrings(tokenizer), token_ids, ["t.."]) == (dots, "t..")
 
 
@@ -53,9 +54,7 @@ def test_special_tokens_count_as_text(tokenizer):
 @given(token_ids=st.lists(st.integers(0, 319), max_size=60))
 def test_equals_decoding_everything_every_time(tokenizer, string, token_ids):
     token_ids = [token for token in token_ids if token < len(tokenizer)]
-    naive = next(
-        (end - 1 for end in range(1, len(token_ids) + 1) if string in tokenizer.decode(token_ids[:end])), None
-    )
+    naive = next((end - 1 for end in range(1, len(token_ids) + 1) if string in tokenizer.decode(token_ids[:end])), None)
     found = first_completion(StopStrings(tokenizer), token_ids, [string])
     assert (None if found is None else found[0]) == naive
 
