@@ -23,7 +23,6 @@ class Reply:
         extra = {
             "global_steps": output.weight_version,
             "finish_reason": output.finish_reason,
-            "num_cached_tokens": output.cached_tokens,
         }
         self._fields = {
             "token_ids": output.token_ids,

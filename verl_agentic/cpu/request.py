@@ -22,7 +22,6 @@ class GenerationOutput:
         finish_reason: "stop", "length" or "abort".
         stop_reason: the stop string or token that ended it; None for end-of-sequence, length and abort.
         weight_version: version of the weights that produced the last token; None before the first weight update.
-        cached_tokens: prompt tokens whose keys and values were taken over from an earlier request.
     """
 
     token_ids: list[int]
@@ -30,7 +29,6 @@ class GenerationOutput:
     finish_reason: str
     stop_reason: str | int | None = None
     weight_version: int | None = None
-    cached_tokens: int = 0
 
 
 @dataclass(eq=False)
@@ -56,7 +54,6 @@ class Request:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     error: BaseException | None = None
-    cached_tokens: int = 0
 
     @property
     def length(self) -> int:
@@ -103,6 +100,4 @@ class Request:
         """The output as it stands."""
         assert self.finish_reason is not None
         log_probs = self.log_probs if self.params.logprobs else None
-        return GenerationOutput(
-            self.token_ids, log_probs, self.finish_reason, self.stop_reason, weight_version, self.cached_tokens
-        )
+        return GenerationOutput(self.token_ids, log_probs, self.finish_reason, self.stop_reason, weight_version)

@@ -86,11 +86,11 @@ def test_the_replica_refuses_at_construction(folder):
 
 @pytest.mark.parametrize(("finish", "stop"), [("stop", "completed"), ("length", "completed"), ("abort", "aborted")])
 def test_a_reply_arrives_as_verls_token_output(finish, stop):
-    output = GenerationOutput([4, 5], [-0.5, -1.0], finish, weight_version=3, cached_tokens=7)
+    output = GenerationOutput([4, 5], [-0.5, -1.0], finish, weight_version=3)
     reply = pickle.loads(pickle.dumps(Reply(output)))
     assert isinstance(reply, TokenOutput)
     assert (reply.token_ids, reply.log_probs, reply.stop_reason) == ([4, 5], [-0.5, -1.0], stop)
-    assert reply.extra_fields == {"global_steps": 3, "finish_reason": finish, "num_cached_tokens": 7}
+    assert reply.extra_fields == {"global_steps": 3, "finish_reason": finish}
 
 
 def test_end_tokens_are_gathered_from_all_who_name_them(llama, tokenizer):
