@@ -43,7 +43,8 @@ def serve(app: Flask, claimed: socket.socket, max_pending: int, announce: str) -
         asyncore_use_poll=True,  # select() ends at file descriptor 1024
         ident="retriever",
     )
-    signal.signal(signal.SIGTERM, _leave)
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stop, _leave)
     print(announce, flush=True)
     server.run()
     server.close()
