@@ -147,7 +147,7 @@ def check_hasty_start(folder, world_seed=0):
     asked = [Asked(q.text, q.answers, q.kind) for q in split_questions(world)["test"]]
     found = evaluate(folder, asked, CorpusSearch(world.passages))
     assert found["headline"].count == 300
-    assert 0.40 <= found["headline"].em <= 0.52
+    assert 0.35 <= found["headline"].em <= 0.50
     assert found["2hop"].em < 0.10
     assert found["1hop"].em > 0.9
     assert found["headline"].format > 0.98
