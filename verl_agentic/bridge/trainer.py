@@ -100,6 +100,14 @@ def _is_subsequence(part: list[int], whole: list[int]) -> bool:
     return all(token in remaining for token in part)
 
 
+def largest_log_prob_difference(batch: KVBatchMeta) -> float:
+    """Largest absolute difference (nats) between rollout and training log-probability over a batch's trained tokens."""
+    fields = ["rollout_log_probs", "old_log_probs", "response_mask"]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+    rows = zip(*(data[name].unbind() for name in fields), strict=True)
+    return max(((a - b).abs() * mask).max().item() for a, b, mask in rows)
+
+
 def session_metrics(rows: list[TrainerRow]) -> dict[str, float]:
     """Means over the sessions of a step: each scalar of the scoring function, fault codes, and the tag alarm."""
     last = {row.session: row for row in rows}.values()
@@ -133,4 +141,10 @@ class AgenticTrainer(PPOTrainerSync):
         metrics["agentic/rows"] = len(rows)
         metrics["agentic/tokens_compared"] = check_trained_is_sampled(rows)
         metrics.update(session_metrics(rows))
+        if self._has_both_log_probs():
+            metrics["agentic/log_prob_difference_max"] = largest_log_prob_difference(batch)
         return super()._compute_advantage(batch, metrics)
+
+    def _has_both_log_probs(self) -> bool:
+        correction = self.config.algorithm.get("rollout_correction") or {}
+        return self.config.actor_rollout_ref.rollout.calculate_log_probs and not correction.get("bypass_mode", False)

@@ -79,8 +79,8 @@ def summarize(
         "median_step_seconds": seconds[len(seconds) // 2] if seconds else None,
         "infra_faults": int(sum(value for _, value in series(steps, "agentic/infra_faults"))),
         "tokens_compared": int(sum(value for _, value in series(steps, "agentic/tokens_compared"))),
-        "largest_probability_difference": max(
-            (value for _, value in series(steps, "training/rollout_probs_diff_max")), default=None
+        "largest_log_prob_difference": max(
+            (value for _, value in series(steps, "agentic/log_prob_difference_max")), default=None
         ),
         "before": {kind: asdict(figures) for kind, figures in before.items()},
         "after": {kind: asdict(figures) for kind, figures in after.items()},

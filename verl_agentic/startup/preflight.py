@@ -16,7 +16,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, ListConfig
 
-TRAINING_MODULES = {"transfer_queue": "train", "zmq": "train", "cachetools": "train", "fastapi": "train"}
+TRAINING_MODULES = ("transfer_queue", "zmq", "msgspec", "fastapi", "uvicorn", "cachetools")
 ROLLOUT_MODULES = {"vllm": ("vllm", "vllm"), "sglang": ("sglang", None)}
 # verl asks ray for a bundle of this many CPU slots with each worker process (ResourcePoolManager.max_colocate_count).
 SLOTS_PER_WORKER = 3
@@ -62,11 +62,12 @@ def run_checks(config: DictConfig) -> None:
 
 def check_packages(config: DictConfig) -> None:
     """The packages that the chosen rollout and trainer import are there."""
-    wanted = dict(TRAINING_MODULES)
     module, extra = ROLLOUT_MODULES.get(config.actor_rollout_ref.rollout.name, (None, None))
-    missing = [name for name in wanted if find_spec(name) is None]
+    missing = [name for name in TRAINING_MODULES if find_spec(name) is None]
     if missing:
-        raise PreflightError(f"the package {missing[0]!r} is missing; run pip install 'verl-agentic[{wanted[missing[0]]}]'")
+        raise PreflightError(
+            f"verl's trainer needs the package {missing[0]!r}, which is missing; run pip install 'verl-agentic[train]'"
+        )
     if module and find_spec(module) is None:
         hint = f"run pip install 'verl-agentic[{extra}]'" if extra else f"install {module}"
         raise PreflightError(

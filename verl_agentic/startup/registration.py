@@ -19,6 +19,7 @@ LATE_REGISTRATIONS = (
     ("hydra", "verl_agentic.startup.recipe_search_path:register"),
     ("verl.plugin.platform.platform_manager", "verl_agentic.cpu.hooks:register"),
     ("verl.experimental.agent_loop", "verl_agentic.bridge.registry:register_agent_loops"),
+    ("verl.experimental.reward_loop.reward_manager", "verl_agentic.bridge.reward_manager"),
     ("verl.trainer.ppo.v1", "verl_agentic.bridge.trainer"),
 )
 
