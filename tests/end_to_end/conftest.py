@@ -1,4 +1,4 @@
-"""Real runs: the demo's files, a real retriever process, and verl's own command line."""
+"""Real runs of verl's own command line."""
 
 import json
 import os
@@ -8,13 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from retriever_server.process import start_server
-from verl_agentic.demo.prepare import PrepareConfig, prepare
-from verl_agentic.demo.run import build_index
-from verl_agentic.demo.splits import SplitSizes
-
-SMALL = SplitSizes(train=64, val=8, test=24, long_train=4, long_test=4)
 
 
 @dataclass(frozen=True)
@@ -30,21 +23,6 @@ class MainPPO:
     def sentence(self) -> str:
         """The one line of ours in the output."""
         return next(line for line in self.log.splitlines() if line.startswith("verl-agentic:"))
-
-
-@pytest.fixture(scope="session")
-def demo_files(tmp_path_factory) -> Path:
-    """World, small question files, and the packaged cold start."""
-    out = tmp_path_factory.mktemp("demo")
-    prepare(PrepareConfig(out=out, splits=SMALL, cold_start="packaged"), line=lambda text: None)
-    return out
-
-
-@pytest.fixture(scope="session")
-def retriever_url(demo_files):
-    """A real server over the demo's corpus."""
-    with start_server(build_index(demo_files, line=lambda text: None)) as server:
-        yield server.url
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def put(path, value):
     ("field", "value", "message"),
     [
         ("data_source", ..., "field data_source is missing; name the data set"),
-        ("agent_name", " ", "field agent_name is empty; name the method"),
+        ("agent_name", " ", "field agent_name is empty; name a method, or leave the column out"),
         ("prompt", [], "field prompt is empty; give a list like"),
         ("prompt", [{"role": "user"}], "field prompt holds a message without role or content"),
         ("reward_model", None, "field reward_model.ground_truth.target is missing"),
@@ -129,3 +129,10 @@ def test_corpus_with_a_repeated_id_is_refused(tmp_path):
     record = corpus_record("1", "A", "text")
     with pytest.raises(ValueError, match=r"corpus row 2 .* repeats the id '1'"):
         write_corpus(tmp_path / "c.jsonl", [record, record])
+
+
+def test_rows_of_other_software_need_no_column_of_ours():
+    written = make_row("Who ?", ["A"], index=0, split="train", data_source="nq")
+    assert "agent_name" not in written
+    del written["extra_info"]["question"], written["extra_info"]["kind"]
+    assert validate_row(written, 1, "x") is written

@@ -1,7 +1,7 @@
 """Rows of a verl data set: the schema, the writer to parquet, and the reader that names what is wrong.
 
-A row: data_source str, prompt [{"role": "user", "content": question}], ability "qa", agent_name (the method),
-reward_model {"style": "rule", "ground_truth": {"target": [gold aliases]}}, extra_info {"index", "split", "question",
+A row: data_source str, prompt [{"role": "user", "content": question}], ability "qa", agent_name (optional: the method
+of this row, whatever the recipe's is), reward_model {"style": "rule", "ground_truth": {"target": [gold aliases]}}, extra_info {"index", "split", "question",
 "kind", ...}. The agent loop wraps extra_info.question in its method's prompt pack.
 """
 
@@ -28,22 +28,25 @@ def make_row(
     index: int,
     split: str,
     data_source: str,
-    agent_name: str,
+    agent_name: str | None = None,
     kind: str = "qa",
     extra: Mapping[str, Any] | None = None,
 ) -> Row:
-    """One row. `extra` joins extra_info; every row of a file must have the same extra keys."""
+    """One row. `extra` joins extra_info; every row of a file must have the same extra keys.
+
+    agent_name: leave it out of rows that any method may be trained on; verl puts it before the recipe's choice.
+    """
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": question}],
         "ability": "qa",
-        "agent_name": agent_name,
+        **({"agent_name": agent_name} if agent_name else {}),
         "reward_model": {"style": "rule", "ground_truth": {"target": list(answers)}},
         "extra_info": {"index": index, "split": split, "question": question, "kind": kind, **(extra or {})},
     }
 
 
-def question_row(question: Question, *, index: int, split: str, data_source: str, agent_name: str) -> Row:
+def question_row(question: Question, *, index: int, split: str, data_source: str, agent_name: str | None = None) -> Row:
     """The row of a question with a known solution; gold passages and decomposition go into extra_info."""
     extra = {
         "id": question.id,
@@ -105,8 +108,9 @@ def validate_row(row: Row, number: int, path: Path | str) -> Row:
 
 def _problems(row: Row) -> Iterator[tuple[str, str, str]]:
     """Yield (field, what is wrong, what to do) for each fault of a row, in the order of the schema."""
-    for field in ("data_source", "agent_name"):
-        yield from _text_problem(row, field, "name the data set" if field == "data_source" else "name the method")
+    yield from _text_problem(row, "data_source", "name the data set")
+    if "agent_name" in row:
+        yield from _text_problem(row, "agent_name", "name a method, or leave the column out")
     messages = row.get("prompt")
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         yield "prompt", _fault(messages), 'give a list like [{"role": "user", "content": question}]'
@@ -120,8 +124,10 @@ def _problems(row: Row) -> Iterator[tuple[str, str, str]]:
     index = _at(row, "extra_info.index")
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
         yield "extra_info.index", _fault(index), "number the rows from 0 with whole numbers"
-    for field in ("extra_info.split", "extra_info.question", "extra_info.kind"):
-        yield from _text_problem(row, field, "give a non-empty string")
+    yield from _text_problem(row, "extra_info.split", "give a non-empty string")
+    for field in ("question", "kind"):
+        if field in (row.get("extra_info") or {}):
+            yield from _text_problem(row, f"extra_info.{field}", "give a non-empty string, or leave it out")
 
 
 def _text_problem(row: Row, field: str, remedy: str) -> Iterator[tuple[str, str, str]]:

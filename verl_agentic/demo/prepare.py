@@ -65,7 +65,7 @@ def prepare_data(config: PrepareConfig, line: Line = print) -> None:
     count = write_world(config.out, world)
     line(f"world: seed {config.seed}, {count} passages -> {config.out / 'corpus.jsonl'}")
     for name, questions in splits.items():
-        write_split(config.out / f"{name}.parquet", name, questions, config.method)
+        write_split(config.out / f"{name}.parquet", name, questions)
         shared = len(shared_intermediates(questions))
         line(f"questions: {name:10s} {len(questions):5d} rows, {shared} bridge entities shared by several questions")
     stamp_path.write_text(stamp, encoding="utf-8")
@@ -83,10 +83,10 @@ def write_world(folder: Path, world: World) -> int:
     return write_corpus(folder / "corpus.jsonl", rows)
 
 
-def write_split(path: Path, name: str, questions: tuple[Question, ...], method: str) -> None:
+def write_split(path: Path, name: str, questions: tuple[Question, ...]) -> None:
     """Write one question file; rows keep their order, `extra_info.index` counts them from 0."""
     rows = (
-        question_row(question, index=index, split=name, data_source=f"{DATA_SOURCE}_{question.kind}", agent_name=method)
+        question_row(question, index=index, split=name, data_source=f"{DATA_SOURCE}_{question.kind}")
         for index, question in enumerate(questions)
     )
     write_rows(path, rows)
@@ -123,5 +123,5 @@ def _stamp(config: PrepareConfig) -> str:
     code = hashlib.sha256()
     for name in DATA_CODE:
         code.update((Path(__file__).parent / name).read_bytes())
-    options = {"method": config.method, "seed": config.seed, "world": asdict(config.world)}
+    options = {"seed": config.seed, "world": asdict(config.world)}
     return json.dumps({**options, "splits": asdict(config.splits), "code": code.hexdigest()}, indent=1) + "\n"

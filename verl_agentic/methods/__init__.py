@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 
 from verl_agentic.core.method import Method
@@ -15,15 +16,25 @@ def discover() -> list[str]:
 
 
 def load_method(name: str) -> Method:
-    """The method `name`: one of `discover()`, or the dotted path of a package of the user's that defines `METHOD`.
+    """The method `name`: one of `discover()`, or a package of the user's on the import path that defines `METHOD`.
 
     Raises:
         ValueError: no such method (nearest name suggested), or the package defines no `METHOD`.
     """
-    if "." not in name and name not in discover():
-        raise ValueError(f"agentic.method: unknown method {name!r}{did_you_mean(name, discover())} (available: {discover()})")
-    module = importlib.import_module(name if "." in name else f"{__name__}.{name}")
-    method = getattr(module, "METHOD", None)
+    package = f"{__name__}.{name}" if name in discover() else name
+    if not _importable(package):
+        raise ValueError(
+            f"agentic.method: unknown method {name!r}{did_you_mean(name, discover())} (available: {discover()}, or the "
+            "name of a package on the import path that defines METHOD)"
+        )
+    method = getattr(importlib.import_module(package), "METHOD", None)
     if not isinstance(method, Method):
-        raise ValueError(f"agentic.method: the package {module.__name__} defines no METHOD of type Method")
+        raise ValueError(f"agentic.method: the package {package} defines no METHOD of type Method")
     return method
+
+
+def _importable(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # a parent of a dotted name is missing
+        return False
