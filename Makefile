@@ -26,7 +26,7 @@ test: $(VENV)/all.stamp
 	$(MAKE) demo DEMO_STEPS=2 DEMO_OUT=runs/test-demo DEMO_ARGS="--cold-start-steps 40"
 
 test-all: $(VENV)/all.stamp
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "" $(PYTEST_ARGS)
 
 lint: $(VENV)/all.stamp
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -1,0 +1,91 @@
+"""Documentation that is made from the code stays what the code says.
+
+`python tests/contract/test_docs.py` writes the generated parts; the tests fail while they differ.
+"""
+
+import re
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = ("base.yaml", "search_r1.yaml")
+
+
+def key_table() -> str:
+    """One line a key of `agentic`: its default and the comment above it."""
+    rows: dict[str, tuple[str, str]] = {}
+    for file in SCHEMAS:
+        path: list[str] = []
+        comment: list[str] = []
+        for line in (ROOT / "recipes" / "agentic" / file).read_text().splitlines():
+            stripped = line.strip()
+            if stripped.startswith("#"):
+                comment.append(stripped[1:].strip())
+            found = re.match(r"( *)(\w+): *(.*)$", line)
+            if found is None:
+                comment = comment if stripped.startswith("#") else []
+                continue
+            depth, key, value = len(found.group(1)) // 2, found.group(2), found.group(3)
+            path = [*path[:depth], key]
+            if value and key != "defaults":
+                name = ".".join(path)
+                rows[name] = (value, " ".join(comment) or rows.get(name, ("", ""))[1])
+                comment = comment if _shares_comment(key) else []
+    lines = [f"| `agentic.{name}` | `{value}` | {meaning} |" for name, (value, meaning) in rows.items()]
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *lines])
+
+
+def _shares_comment(key: str) -> bool:
+    """Two keys that one comment describes together."""
+    return key in ("turn_tokens", "timeout_s")
+
+
+def generated(text: str, name: str, content: str) -> str:
+    pattern = re.compile(rf"(<!-- {name}[^>]*-->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+    assert pattern.search(text), f"no marks <!-- {name} --> in the document"
+    return pattern.sub(lambda m: m.group(1) + content + m.group(2), text)
+
+
+def documents() -> dict[Path, str]:
+    """Each document with generated parts, as it should be."""
+    recipes = ROOT / "docs" / "recipes.md"
+    documents = {recipes: generated(recipes.read_text(), "keys", key_table())}
+    readme, seeds = ROOT / "README.md", ROOT / "benchmarks" / "results" / "demo_seeds.md"
+    if readme.is_file() and seeds.is_file():
+        documents[readme] = generated(readme.read_text(), "seeds", seeds.read_text().rstrip("\n"))
+    return documents
+
+
+def test_generated_parts_are_up_to_date():
+    for path, text in documents().items():
+        assert path.read_text() == text, f"{path} is out of date: run python {Path(__file__).relative_to(ROOT)}"
+
+
+def test_every_key_is_documented():
+    table = key_table()
+    for name in SCHEMAS:
+        loaded = OmegaConf.load(ROOT / "recipes" / "agentic" / name)
+        loaded.pop("defaults", None)
+        for path in leaves(OmegaConf.to_container(loaded, resolve=False)):
+            assert f"`agentic.{path}`" in table
+
+
+def leaves(node, prefix=""):
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        elif value != {}:
+            yield f"{prefix}{key}"
+
+
+def test_links_and_paths_in_the_documents_exist():
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#:\s]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+if __name__ == "__main__":
+    for path, text in documents().items():
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
