@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-all lint bench clean check-machine
+.PHONY: demo test test-all lint bench clean FORCE
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python -m verl_agentic.demo run --out $(DEMO_OUT) --steps $(DEMO_STEPS) --started $(STARTED) $(DEMO_ARGS)
@@ -35,11 +35,14 @@ bench: $(VENV)/all.stamp
 	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/import_cost.py
 
-check-machine:
-	@$(PYTHON) verl_agentic/startup/machine_check.py
+# Remembers what TORCH was, so that another choice installs anew.
+$(VENV)/torch.choice: FORCE
+	@mkdir -p $(VENV)
+	@echo '$(TORCH)' | cmp -s - $@ || echo '$(TORCH)' > $@
 
 # torch comes first and alone, so that nothing that asks for it decides which build is taken.
-$(VENV)/torch.stamp: | check-machine
+$(VENV)/torch.stamp: $(VENV)/torch.choice
+	@$(PYTHON) verl_agentic/startup/machine_check.py
 	@echo "making $(VENV) and installing $(TORCH) (the largest download)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(TORCH)

@@ -26,13 +26,13 @@ def _record_updates(module):
 def _write(step, batch):
     import transfer_queue as tq
 
-    fields = ["index", "session_id", "prompts", "responses", "response_mask", "rm_scores", "advantages"]
+    fields = ["index", "session_id", "prompts", "responses", "response_mask", "rm_scores", "advantages", "extra_fields"]
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
     columns = {name: list(data[name]) for name in fields}
     for i in range(len(keys)):
         row = {name: _plain(columns[name][i]) for name in fields}
-        _append({"step": step, **row})
+        _append({"step": step, **row, "outcome": row.pop("extra_fields").get("outcome")})
 
 
 def _plain(value):

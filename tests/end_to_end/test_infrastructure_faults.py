@@ -70,6 +70,8 @@ def test_failed_groups_are_dropped_whole_and_counted(main_ppo, demo_files, fault
 
 
 def test_a_run_in_which_everything_fails_ends_with_the_cause(main_ppo, demo_files):
-    run = main_ppo(*arguments(demo_files, "http://127.0.0.1:9"), "agentic.preflight=false", "agentic.retriever.retries=0")
+    run = main_ppo(
+        *arguments(demo_files, "http://127.0.0.1:9"), "agentic.preflight=false", "agentic.retriever.retries=0"
+    )
     assert run.status != 0
     assert "no group of step 1 finished: retriever: retriever at http://127.0.0.1:9" in run.log

@@ -82,7 +82,9 @@ async def answer_all(questions, titles, url, codec):
     async def one(item):
         searches = [f"<think>look up</think><search>{titles[i]}</search>" for i in item["gold_passage_ids"]]
         sampler = ScriptedSampler([*searches, f"<answer>{item['golden_answers'][0]}</answer>"], codec)
-        episode = await engine.run(item["question"], sampler, METHOD.environment(search, partial(render_passages, pack)))
+        episode = await engine.run(
+            item["question"], sampler, METHOD.environment(search, partial(render_passages, pack))
+        )
         return episode, sampler
 
     done = await asyncio.gather(*map(one, questions))
@@ -104,6 +106,8 @@ def test_the_oracle_answers_every_real_question(questions, titles, server, codec
         scores.append(score.metrics["em"])
     assert sum(scores) / len(scores) == 1.0
     gold = [set(item["gold_passage_ids"]) for item in questions]
-    found = [wanted & {i for ids in episode.passages for i in ids} for wanted, (episode, _) in zip(gold, done, strict=True)]
+    found = [
+        wanted & {i for ids in episode.passages for i in ids} for wanted, (episode, _) in zip(gold, done, strict=True)
+    ]
     # a title finds its own passage among 4,810 more often than not; measured .96
     assert sum(map(len, found)) / sum(map(len, gold)) > 0.9

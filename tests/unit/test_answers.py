@@ -57,6 +57,12 @@ def test_p51_yes_no_rule_of_hotpotqa():
     assert f1_score("no", ["yes"]) == 0.0
 
 
+def test_p51_without_the_rule_tokens_count_as_musique_counts_them():
+    # {yes, both, are, rivers} against {yes}: P = 1/4, R = 1 -> 2 * .25 / 1.25 = .4
+    assert f1_score("Yes, both are rivers.", ["yes"], yes_no_rule=False) == pytest.approx(0.4)
+    assert f1_score("no", ["yes"], yes_no_rule=False) == 0.0
+
+
 def test_the_best_gold_counts():
     assert exact_match("NYC", ["New York", "nyc"]) == 1.0
     assert f1_score("new york city", ["nyc", "New York"]) == pytest.approx(0.8)
@@ -112,7 +118,9 @@ def test_search_r1_scored_predictions(shared_data):
     items = json.loads(path.read_text())
     assert len(items) > 100
     differing = [
-        item["id"] for item in items if exact_match(item["output"]["pred"], item["golden_answers"]) != item["output"]["metric_score"]["em"]
+        item["id"]
+        for item in items
+        if exact_match(item["output"]["pred"], item["golden_answers"]) != item["output"]["metric_score"]["em"]
     ]
     assert differing == []
     assert Counter(exact_match(i["output"]["pred"], i["golden_answers"]) for i in items)[1.0] > 0

@@ -105,7 +105,20 @@ def test_an_impossible_grammar_is_refused(actions, message):
 
 PIECES = st.lists(
     st.sampled_from(
-        ["<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "<information>", " a", "b ", "\n", "<", "é"]
+        [
+            "<think>",
+            "</think>",
+            "<search>",
+            "</search>",
+            "<answer>",
+            "</answer>",
+            "<information>",
+            " a",
+            "b ",
+            "\n",
+            "<",
+            "é",
+        ]
     ),
     max_size=14,
 ).map("".join)

@@ -72,7 +72,9 @@ def test_a_wrong_data_row_is_named_with_row_and_field(config, demo, tmp_path, ca
     rows[2]["reward_model"]["ground_truth"]["target"] = []
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "bad.parquet")
     config.data.train_files = str(tmp_path / "bad.parquet")
-    assert re.search(r"row 3 of .*bad.parquet: field reward_model.ground_truth.target is empty", refused(config, capsys))
+    assert re.search(
+        r"row 3 of .*bad.parquet: field reward_model.ground_truth.target is empty", refused(config, capsys)
+    )
 
 
 def test_p42_a_file_that_is_no_data_set(config, tmp_path, capsys):
@@ -109,6 +111,30 @@ def test_a_missing_optional_package(config, capsys):
     sentence = refused(config, capsys)
     assert "needs the package 'vllm', which is missing" in sentence
     assert "pip install 'verl-agentic[vllm]'" in sentence
+
+
+def test_a_rollout_that_is_not_supported(config, capsys):
+    config.actor_rollout_ref.rollout.name = "sglang"
+    assert "actor_rollout_ref.rollout.name=sglang is not supported" in refused(config, capsys)
+
+
+def test_a_model_that_cannot_be_had(config, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config.actor_rollout_ref.model.path = "nobody/no-such-model"
+    assert "no tokenizer could be loaded from nobody/no-such-model" in refused(config, capsys)
+
+
+def test_reward_knobs_that_make_no_sense(config, capsys):
+    config.agentic.reward.metric = "EM"
+    assert "agentic.reward.metric: unknown metric 'EM'" in refused(config, capsys)
+
+
+def test_an_unforeseen_error_of_a_check_stops_the_run_too(config, monkeypatch, capsys):
+    def broken(config):
+        raise KeyError("oops")
+
+    monkeypatch.setattr(preflight, "check_model", broken)
+    assert "a check before the run failed with KeyError: 'oops'" in refused(config, capsys)
 
 
 def test_a_missing_package_of_the_trainer(config, monkeypatch, capsys):

@@ -45,8 +45,10 @@ def test_unknown_pack_names_the_nearest(folder):
     [
         ("user", "no question\n", "placeholder .*question.* is missing"),
         ("user", "{question} {name}\n", "unknown placeholder .*name"),
-        ("correction", "{oops}\n", "allowed: none"),
-        ("observation", "nothing\n", "passages.* is missing"),
+        ("passage", "{oops}\n", "unknown placeholder .*oops.*allowed: .*contents"),
+        ("passage", "a { b\n", "passage.txt: .*write a brace that is meant as such twice"),
+        ("observation", "nothing\n", "passages. must occur once, it occurs 0 times"),
+        ("observation", "{passages!r}\n", "passages. must occur once, it occurs 0 times"),
     ],
 )
 def test_placeholders_are_checked(folder, name, text, message):
@@ -55,9 +57,14 @@ def test_placeholders_are_checked(folder, name, text, message):
         load_pack(folder, "pack")
 
 
+def test_braces_of_texts_that_are_not_formatted_are_just_braces(folder):
+    (folder / "pack" / "correction.txt").write_text("{oops} {{x}}\n")
+    assert load_pack(folder, "pack").correction == "{oops} {{x}}"
+
+
 def test_a_missing_file_is_named(folder):
     (folder / "pack" / "last_turn.txt").unlink()
-    with pytest.raises(ValueError, match="lacks the file .*last_turn.txt"):
+    with pytest.raises(ValueError, match=r"lacks the file .*last_turn\.txt"):
         load_pack(folder, "pack")
 
 

@@ -64,7 +64,7 @@ def test_p52_p53_every_sample_has_the_same_scalar_keys_and_none_is_called_reward
 
 
 def read_back(text):
-    return episode_from_response("q", text, [5, 6, 7], [1, 1, 1], METHOD.grammar)
+    return episode_from_response("q", text, [5, 6, 7], METHOD.grammar)
 
 
 def test_p49_one_answer_tag_in_the_generated_part_is_enough():
@@ -73,12 +73,25 @@ def test_p49_one_answer_tag_in_the_generated_part_is_enough():
     assert METHOD.score(found, ["oslo"], KNOBS).rewards == [[0.0, 0.0, 1.0]]
 
 
-def test_a_transcript_of_several_turns_is_read_turn_by_turn():
-    found = read_back(
-        "<search>a</search>\n<information>Doc <answer>trap</answer></information>\n<search>b</search>"
-        "<information></information><answer>c</answer>"
-    )
-    assert (found.prediction, found.actions) == ("c", {"search": 2})
+def test_p10_an_observation_in_a_single_turn_response_is_the_policys_own_forgery():
+    found = read_back("<think>x</think><information>Oslo</information><answer>Oslo</answer>")
+    assert found.outcome == ModelFault(FaultCode.FORGED_MARKUP)
+    assert METHOD.score(found, ["oslo"], KNOBS).rewards == [[0.0, 0.0, -0.1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metric": "EM"}, "unknown metric 'EM'"),
+        ({"metric": "covr"}, "unknown metric 'covr'; did you mean 'cover'"),
+        ({"fault": -1.0}, "else forging an observation would pay"),
+        ({"forgery": 0.5}, "agentic.reward.forgery=0.5"),
+    ],
+)
+def test_knobs_that_make_no_sense_are_refused(change, message):
+    METHOD.check_knobs(KNOBS)
+    with pytest.raises(ValueError, match=message):
+        METHOD.check_knobs({**KNOBS, **change})
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ def test_a_stock_configuration_gets_the_methods_defaults():
 
 
 def test_given_values_stand_over_the_defaults():
-    settings = load_settings(config({"method": "search_r1", "budget": {"max_actions": 4}, "retriever": {"urls": "http://a:1"}}))
+    settings = load_settings(
+        config({"method": "search_r1", "budget": {"max_actions": 4}, "retriever": {"urls": "http://a:1"}})
+    )
     assert settings.budget.max_actions == 4
     assert settings.budget.max_corrections == 1
     assert settings.retriever.urls == ("http://a:1",)
@@ -41,11 +43,25 @@ def test_given_values_stand_over_the_defaults():
         ({"method": "search_r1", "retriever": {"urls": []}}, "agentic.retriever.urls is empty"),
         ({"method": "search_r1", "budget": {"turn_tokens": 900}}, "cannot hold one action and one answer"),
         ({"prompts": "demo"}, "agentic.method is not set"),
+        ({"method": "search_r1", "retriever": 3}, "agentic.retriever must hold the keys .*'topk'"),
+        ({"method": "search_r1", "retriever": {"topk": "three"}}, "agentic.retriever.topk must be like 3, got 'three'"),
+        ({"method": "search_r1", "assert_tokens": "no"}, "agentic.assert_tokens must be like False, got 'no'"),
+        ({"method": "search_r1", "seed": {"a": 1}}, "agentic.seed must be like 0"),
+        ({"method": "search_r1", "seed": True}, "agentic.seed must be like 0, got True"),
     ],
 )
 def test_p71_wrong_settings_are_refused(agentic, message):
     with pytest.raises(ValueError, match=message):
         load_settings(config(agentic))
+
+
+def test_a_whole_number_may_stand_for_a_fraction():
+    assert load_settings(config({"method": "search_r1", "retriever": {"timeout_s": 5}})).retriever.timeout_s == 5
+
+
+def test_an_agent_loop_of_another_method_than_the_recipes_is_refused():
+    with pytest.raises(ValueError, match=r"the agent loop 'search_r1' was asked for .* but agentic.method is 'm_ask'"):
+        load_settings(config({"method": "m_ask"}), "search_r1")
 
 
 def test_unknown_methods_name_the_nearest():
@@ -84,6 +100,15 @@ def test_the_question_itself_stands_over_the_rendered_prompt():
         "reward_model": {"ground_truth": ["Oslo"]},
     }
     assert question_and_golds(row)[0] == "capital?"
+
+
+def test_released_search_r1_rows_keep_the_bare_question_at_the_top():
+    row = {
+        "question": "capital?",
+        "raw_prompt": [{"role": "user", "content": "Answer the given question. capital?"}],
+        "reward_model": {"ground_truth": {"target": ["Oslo"]}},
+    }
+    assert question_and_golds(row) == ("capital?", ["Oslo"])
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,19 @@ def test_unknown_name_is_refused_with_the_nearest(folder: Path, argument: str, m
     assert str(refused.value) == message
 
 
+@pytest.mark.parametrize("argument", ["+recipie=search_r1", "+recipes=search_r1", "++recpie=search_r1"])
+def test_p71_a_misspelt_group_would_train_stock_verl_and_is_refused(folder: Path, argument: str):
+    with pytest.raises(OverrideError, match=r"unknown group '\w+' in .*; did you mean 'recipe'\?"):
+        check_overrides([argument], [folder])
+
+
+@pytest.mark.parametrize(
+    "argument", ["+critic=x", "+reward.num_workers=1", "+ray_kwargs.x=1", "reprice=3", "+data.recipe=1"]
+)
+def test_other_groups_are_left_to_hydra(folder: Path, argument: str):
+    check_overrides([argument], [folder])
+
+
 def test_no_recipes_at_all_is_said(tmp_path: Path):
     with pytest.raises(OverrideError, match="none, the installation lacks its recipes"):
         check_overrides(["+recipe=search_r1"], [tmp_path])

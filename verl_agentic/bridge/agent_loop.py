@@ -13,18 +13,18 @@ from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
 from verl_agentic.bridge.codec import TokenizerCodec
-from verl_agentic.bridge.faults import report_infra_fault
+from verl_agentic.bridge.faults import PROGRAM, report_fault
 from verl_agentic.bridge.output import row_outputs
 from verl_agentic.bridge.prompts import PromptPack, load_pack
 from verl_agentic.bridge.settings import Settings, load_settings
 from verl_agentic.bridge.turn_engine import Sample, TurnEngine, render_passages
 from verl_agentic.clients.retriever import RetrieverClient, RetrieverError
 from verl_agentic.core.environment import Passage
+from verl_agentic.core.items import question_and_golds
 from verl_agentic.core.method import Method
-from verl_agentic.core.outcomes import InfraFaultError
+from verl_agentic.core.outcomes import InfraFault, InfraFaultError
 from verl_agentic.core.seeds import request_seed
 from verl_agentic.core.trajectory import check_episode
-from verl_agentic.core.items import question_and_golds
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ def _workplace(config: DictConfig, method: Method, codec: TokenizerCodec) -> _Wo
     key = (id(config), method.name)
     if key not in _workplaces:
         settings = load_settings(config, method.name)
+        method.check_knobs(settings.reward)
         pack = load_pack(method.prompts, settings.prompts)
         retriever = RetrieverClient(
             list(settings.retriever.urls),
@@ -80,9 +81,7 @@ class Generation:
         request = {**self._params, **params, "seed": self._seed(self._calls)}
         self._calls += 1
         started = time.perf_counter()
-        output = await self._server.generate(
-            request_id=self._request_id, prompt_ids=context, sampling_params=request
-        )
+        output = await self._server.generate(request_id=self._request_id, prompt_ids=context, sampling_params=request)
         self.seconds += time.perf_counter() - started
         self.sampled.extend(output.token_ids)
         self._note(output.extra_fields)
@@ -110,21 +109,26 @@ class MethodAgentLoop(AgentLoopBase):
         Raises:
             InfraFaultError: a fault outside the policy; verl then marks the group as failed, and the session is
                 neither stored nor trained.
+            Exception: an error of the program; the trainer is told, and ends the run with it.
         """
-        place = _workplace(
-            self.config, self.method, TokenizerCodec(self.tokenizer, self.apply_chat_template_kwargs)
-        )
+        try:
+            return await self._session(sampling_params, row)
+        except InfraFaultError as error:
+            await report_fault(self.config, row, error.outcome)
+            raise
+        except Exception as error:
+            await report_fault(self.config, row, InfraFault(PROGRAM, f"{type(error).__name__}: {error}"))
+            raise
+
+    async def _session(self, sampling_params: dict[str, Any], row: Mapping[str, Any]) -> list[AgentLoopOutput]:
+        place = _workplace(self.config, self.method, TokenizerCodec(self.tokenizer, self.apply_chat_template_kwargs))
         settings = place.settings
         question, golds = question_and_golds(row)
-        generation = Generation(self.server_manager, sampling_params, self._seed_of(settings, row))
+        generation = Generation(self.server_manager, sampling_params, self._seed_of(settings, row, question))
         search_seconds = [0.0]
         search = partial(self._search, place.retriever, search_seconds)
         environment = self.method.environment(search, partial(render_passages, place.pack))
-        try:
-            episode = await place.engine.run(question, generation, environment)
-        except InfraFaultError as error:
-            await report_infra_fault(self.config, row, error.outcome)
-            raise
+        episode = await place.engine.run(question, generation, environment)
         score = self.method.score(episode, golds, settings.reward)
         if settings.assert_tokens:
             check_episode(episode, score.rewards, generation.sampled)
@@ -133,13 +137,13 @@ class MethodAgentLoop(AgentLoopBase):
         return row_outputs(episode, score, timing, extra)
 
     @staticmethod
-    def _seed_of(settings: Settings, row: Mapping[str, Any]) -> Any:
+    def _seed_of(settings: Settings, row: Mapping[str, Any], question: str) -> Any:
         info = row.get("extra_info") or {}
         return partial(
             request_seed,
             settings.seed,
             int(row.get("global_steps", 0)),
-            int(row.get("index", info.get("index", 0))),
+            f"{row.get('index', info.get('index', 0))} {question}",
             int(row.get("session_id", 0)),
             split=str(info.get("split", "train")),
         )

@@ -23,7 +23,7 @@ class RowOutput(AgentLoopOutput):
     token_rewards: list[float]
 
     def as_dict(self) -> dict[str, Any]:
-        fields = super().as_dict()
+        fields = AgentLoopOutput.as_dict(self.model_copy(update={"reward_score": None}))
         fields["rm_scores"] = torch.tensor(fields.pop("token_rewards"), dtype=torch.float32)
         return fields
 
@@ -64,6 +64,8 @@ def _describe(episode: Episode, score: Score) -> dict[str, Any]:
         "prediction": episode.prediction,
         "actions": dict(episode.actions),
         "tags_seen": sum(turn.tags_seen for turn in episode.turns),
+        # Per turn: tokens kept, and tokens sampled after its action.
+        "turn_lengths": [(turn.end - turn.start, turn.dropped_tokens) for turn in episode.turns],
         "turn_scores": [],
         "tool_rewards": [],
     }

@@ -39,15 +39,9 @@ class PromptPack:
         return before, after
 
 
-_PLACEHOLDERS = {
-    "user": {"question"},
-    "passage": {"rank", "title", "text", "contents"},
-    "observation": {"passages"},
-    "correction": set(),
-    "last_turn": set(),
-    "passage_separator": set(),
-}
-_REQUIRED = {"user": {"question"}, "observation": {"passages"}}
+# The two texts that are formatted; the others are taken as they are.
+_PLACEHOLDERS = {"user": {"question"}, "passage": {"rank", "title", "text", "contents"}}
+_REQUIRED = {"user": {"question"}}
 
 
 def load_pack(root: Path, name: str) -> PromptPack:
@@ -62,24 +56,30 @@ def load_pack(root: Path, name: str) -> PromptPack:
     if not folder.is_dir():
         known = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         raise ValueError(f"agentic.prompts: no prompt pack {name!r}{did_you_mean(name, known)} (available: {known})")
-    texts = {f.name: _read(folder / f"{f.name}.txt") for f in fields(PromptPack)}
-    if texts["passage_separator"] is None:
-        del texts["passage_separator"]
-    for key, text in texts.items():
-        _check(folder / f"{key}.txt", key, text)
+    texts = {}
+    for key in (f.name for f in fields(PromptPack)):
+        path = folder / f"{key}.txt"
+        if path.is_file():
+            texts[key] = path.read_text(encoding="utf-8").removesuffix("\n")
+            _check(path, key, texts[key])
+        elif key != "passage_separator":
+            raise ValueError(f"the prompt pack lacks the file {path}")
     return PromptPack(**texts)
 
 
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8").removesuffix("\n") if path.is_file() else None
-
-
-def _check(path: Path, key: str, text: str | None) -> None:
-    if text is None:
-        raise ValueError(f"the prompt pack lacks the file {path}")
-    used = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+def _check(path: Path, key: str, text: str) -> None:
+    if key == "observation" and text.count("{passages}") != 1:
+        raise ValueError(
+            f"{path}: the placeholder {{passages}} must occur once, it occurs {text.count('{passages}')} times"
+        )
+    if key not in _PLACEHOLDERS:
+        return
+    try:
+        used = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; write a brace that is meant as such twice") from None
     if used - _PLACEHOLDERS[key]:
-        allowed = sorted(_PLACEHOLDERS[key]) or "none"
+        allowed = sorted(_PLACEHOLDERS[key])
         raise ValueError(f"{path}: unknown placeholder {sorted(used - _PLACEHOLDERS[key])}, allowed: {allowed}")
     if missing := _REQUIRED.get(key, set()) - used:
         raise ValueError(f"{path}: the placeholder {sorted(missing)} is missing")

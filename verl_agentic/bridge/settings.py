@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from verl_agentic.core.budget import Budget
 from verl_agentic.core.suggest import did_you_mean
@@ -59,15 +59,21 @@ def load_settings(config: DictConfig, method: str | None = None) -> Settings:
 
     Args:
         config: verl's whole configuration.
-        method: the method where the configuration names none (an agent loop chosen by `agent_name` alone).
+        method: the method that reads them, where it is known (an agent loop knows its own).
 
     Raises:
         ValueError: an unknown key (nearest name suggested), a missing or wrong value.
     """
     agentic = config.get("agentic")
-    name = method if agentic is None else agentic.get("method", method)
+    chosen = None if agentic is None else agentic.get("method")
+    name = method or chosen
     if name is None:
         raise ValueError("agentic.method is not set: choose a recipe, or give +agentic.method=NAME")
+    if chosen is not None and chosen != name:
+        raise ValueError(
+            f"the agent loop {name!r} was asked for (agent_name of a data row, or rollout.agent.default_agent_loop) "
+            f"but agentic.method is {chosen!r}; name the same method in both, or leave agent_name out of the data"
+        )
     defaults = default_agentic(name)
     if agentic is not None:
         check_keys(agentic, defaults)
@@ -75,18 +81,31 @@ def load_settings(config: DictConfig, method: str | None = None) -> Settings:
 
 
 def check_keys(given: Any, known: Any, path: str = "agentic") -> None:
-    """Refuse keys that the defaults do not have; a node whose default is empty is open.
+    """Refuse keys that the defaults do not have, and values of another type; a node whose default is empty is open.
 
     Raises:
-        ValueError: naming the key and the nearest known one.
+        ValueError: naming the key and the nearest known one, or the value and the type that is due.
     """
-    if not isinstance(given, DictConfig) or not isinstance(known, DictConfig) or not known:
+    if not isinstance(known, DictConfig):
+        if not _same_type(given, known):
+            raise ValueError(f"{path} must be like {known!r}, got {given!r}")
         return
-    for key in given:
+    if not isinstance(given, DictConfig):
+        raise ValueError(f"{path} must hold the keys {sorted(map(str, known))}, got {given!r}")
+    for key in given if known else ():
         if key not in known:
             raise ValueError(f"unknown key {path}.{key}{did_you_mean(str(key), map(str, known))}")
-        if not OmegaConf.is_missing(given, key):
+        if not OmegaConf.is_missing(given, key) and not OmegaConf.is_missing(known, key):
             check_keys(given[key], known[key], f"{path}.{key}")
+
+
+def _same_type(given: Any, known: Any) -> bool:
+    """Whether a value may stand for a default: a whole number for a fraction, one string for a list of strings."""
+    if isinstance(known, bool) or isinstance(given, bool):
+        return isinstance(known, bool) and isinstance(given, bool)
+    if isinstance(known, ListConfig):
+        return isinstance(given, (ListConfig, str))
+    return isinstance(given, (int, float) if isinstance(known, float) else type(known))
 
 
 def _build(agentic: DictConfig, config: DictConfig) -> Settings:
@@ -98,7 +117,5 @@ def _build(agentic: DictConfig, config: DictConfig) -> Settings:
     if not retriever["urls"]:
         raise ValueError("agentic.retriever.urls is empty; give at least one retriever server")
     rollout = config.actor_rollout_ref.rollout
-    budget = Budget(
-        **plain.pop("budget"), prompt_tokens=rollout.prompt_length, response_tokens=rollout.response_length
-    )
+    budget = Budget(**plain.pop("budget"), prompt_tokens=rollout.prompt_length, response_tokens=rollout.response_length)
     return Settings(**plain, retriever=RetrieverSettings(**retriever), budget=budget)

@@ -1,10 +1,11 @@
 """Trainer mode `agentic`: verl's synchronous trainer with a look at every row before the advantages are computed.
 
-With nothing added it computes what the mode `sync` computes; methods that need their own credit override `on_rows`.
+With nothing added it computes what the mode `sync` computes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,13 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from verl_agentic.core.trajectory import TokenTruthError
+from verl_agentic.bridge.sampler import AgenticReplayBuffer
+from verl_agentic.core.trajectory import TokenTruthError, kept_tokens
 
+logger = logging.getLogger(__name__)
+
+# Share of a step's sessions that wrote tags of which none was an action, above which the log says so.
+TAG_ALARM = 0.5
 FIELDS = ["uid", "index", "responses", "response_mask", "rm_scores", "extra_fields"]
 
 
@@ -72,32 +78,26 @@ def check_trained_is_sampled(rows: list[TrainerRow]) -> int:
         The count of trained tokens compared; 0 where `agentic.assert_tokens` is off.
 
     Raises:
-        TokenTruthError: a session's trained tokens are not a subsequence of its sampled ones in which only dropped
-            tails are missing, or a reward lies on a token that is not trained.
+        TokenTruthError: a session's trained tokens are not exactly its sampled ones less each turn's dropped tail, or a
+            reward lies on a token that is not trained.
     """
     sessions: dict[str, list[TrainerRow]] = defaultdict(list)
     for row in rows:
         sessions[row.session].append(row)
     compared = 0
     for session, own in sessions.items():
-        sampled = own[0].extra.get("sampled")
-        if sampled is None:
+        if own[0].extra.get("sampled") is None:
             continue
+        kept = kept_tokens(own[0].extra["sampled"], own[0].extra["turn_lengths"])
         trained = [t for row in own for t, m in zip(row.responses, row.mask, strict=True) if m]
-        dropped = int(own[0].extra["reward_extra_info"].get("dropped_tokens", 0))
-        if len(trained) + dropped != len(sampled) or not _is_subsequence(trained, sampled):
+        if trained != kept:
             raise TokenTruthError(
-                f"session {session}: its {len(trained)} trained tokens are not those of its {len(sampled)} sampled ones"
+                f"session {session}: its {len(trained)} trained tokens are not the {len(kept)} sampled"
             )
         if any(r and not m for row in own for r, m in zip(row.rewards, row.mask, strict=True)):
             raise TokenTruthError(f"session {session}: a reward lies on a token that is not trained")
         compared += len(trained)
     return compared
-
-
-def _is_subsequence(part: list[int], whole: list[int]) -> bool:
-    remaining = iter(whole)
-    return all(token in remaining for token in part)
 
 
 def largest_log_prob_difference(batch: KVBatchMeta) -> float:
@@ -143,7 +143,15 @@ class AgenticTrainer(PPOTrainerSync):
         metrics.update(session_metrics(rows))
         if self._has_both_log_probs():
             metrics["agentic/log_prob_difference_max"] = largest_log_prob_difference(batch)
+        if metrics.get("agentic/markup_without_action", 0.0) > TAG_ALARM:
+            logger.warning("most sessions wrote tags and none was executed: is the prompt pack of another tag family?")
         return super()._compute_advantage(batch, metrics)
+
+    def _validate(self) -> dict[str, float]:
+        metrics = super()._validate()
+        if isinstance(self.replay_buffer, AgenticReplayBuffer):
+            metrics["val-agentic/infra_faults"] = self.replay_buffer.take_validation_faults()
+        return metrics
 
     def _has_both_log_probs(self) -> bool:
         correction = self.config.algorithm.get("rollout_correction") or {}

@@ -19,6 +19,9 @@ from verl_agentic.core.grammar import Grammar, Parsed
 from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, Ok, Outcome
 from verl_agentic.core.trajectory import Episode, RowBuilder, Turn
 
+# A model that repeats closing tags without an action would else be asked again after each of them.
+MAX_CALLS_PER_TURN = 8
+
 
 @dataclass
 class _State:
@@ -50,8 +53,9 @@ class TurnEngine:
         self.codec, self.grammar, self.pack, self.budget = codec, grammar, pack, budget
         stop_ids = codec.single_ids(grammar.stop_strings)
         closings = {codec.decode([i]) for i in stop_ids}
+        self._correction, self._correction_turn = codec.encode(pack.correction), codec.next_user_turn(pack.correction)
         self._stop = {
-            "stop_token_ids": stop_ids,
+            "stop_token_ids": [*stop_ids, *sorted(codec.eos_ids)],
             "stop": [s for s in grammar.stop_strings if s not in closings],
             "include_stop_str_in_output": True,
         }
@@ -95,24 +99,22 @@ class TurnEngine:
         ids: list[int] = []
         log_probs: list[float] | None = []
         limit = min(self.budget.turn_tokens, self._room(state))
-        while True:
+        # A stop string inside the thinking stops generation but not the turn: go on from there.
+        for _ in range(MAX_CALLS_PER_TURN):
             part = await sample(state.row.context + ids, {**self._stop, "max_tokens": limit - len(ids)})
             ids, log_probs = self._join(ids, log_probs, part)
-            ended = bool(part.token_ids) and part.token_ids[-1] in self.codec.eos_ids
-            text = self._visible(ids)
-            # A stop string inside the thinking stops generation but not the turn: go on from there.
-            if ended or not part.token_ids or len(ids) >= limit or self.grammar.completes(text) is not None:
+            ended = ids[-1] in self.codec.eos_ids
+            cut = not ended and (len(ids) >= limit or part.finish_reason == "length")
+            if ended or cut or self.grammar.completes(self._visible(ids)) is not None:
                 break
-            if part.finish_reason == "length":
-                break
-        return self._keep(state, ids, log_probs, truncated=not ended and len(ids) >= limit)
+        return self._keep(state, ids, log_probs, truncated=cut)
 
     @staticmethod
-    def _join(
-        ids: list[int], log_probs: list[float] | None, part: Sample
-    ) -> tuple[list[int], list[float] | None]:
+    def _join(ids: list[int], log_probs: list[float] | None, part: Sample) -> tuple[list[int], list[float] | None]:
         if part.finish_reason == "abort":
             raise InfraFaultError("rollout", "a generation request was aborted")
+        if not part.token_ids:
+            raise InfraFaultError("rollout", "a generation request returned no token")
         both = None if log_probs is None or part.log_probs is None else log_probs + list(part.log_probs)
         return ids + list(part.token_ids), both
 
@@ -158,17 +160,14 @@ class TurnEngine:
         """A turn without an action: one corrective message while there are any left, else the end."""
         assert parsed.fault is not None
         forged = parsed.fault is FaultCode.FORGED_MARKUP
-        correction = self.codec.encode(self.pack.correction)
+        # A turn that the policy closed is answered by a user message; one that was cut goes on in place.
+        closed = state.row.response_ids[-1] in self.codec.eos_ids
+        correction = self._correction_turn if closed else self._correction
         if forged or state.corrections >= self.budget.max_corrections or not self._fits(state, correction):
-            state.outcome = ModelFault(self._final_code(state, parsed.fault))
+            state.outcome = ModelFault(parsed.fault)
             return
         state.corrections += 1
         state.row.append_environment(correction)
-
-    def _final_code(self, state: _State, code: FaultCode) -> FaultCode:
-        if code is FaultCode.FORGED_MARKUP or self._room(state) > 0:
-            return code
-        return FaultCode.BUDGET_EXHAUSTED
 
     async def _act(self, state: _State, parsed: Parsed, environment: Environment) -> None:
         action = parsed.action
@@ -197,7 +196,7 @@ class TurnEngine:
     def observation_ids(self, effect: Observe) -> list[int]:
         """Ids of an observation: passages cut to the token budget, its closing tag always kept."""
         before, after = (self.codec.encode(part) for part in self.pack.observation_parts())
-        body = self.codec.encode(self.pack.passage_separator.join(effect.texts))
+        body = self.codec.encode_untrusted(self.pack.passage_separator.join(effect.texts))
         return before + body[: max(0, self.budget.observation_tokens - len(before) - len(after))] + after
 
     def _room(self, state: _State) -> int:

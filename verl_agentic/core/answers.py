@@ -1,8 +1,8 @@
 """Answer metrics: exact match, F1 and cover match, each the maximum over the gold aliases.
 
-One normalisation family for now, the one of SQuAD and Search-R1: lower case, punctuation deleted, the articles a, an and
-the deleted, white space folded. Where that leaves nothing of a gold or a prediction ("A", "The"), the form before the
-articles were deleted is kept, so that two different answers never become equal by both becoming empty.
+One normalisation family for now, the one of SQuAD and Search-R1: lower case, punctuation deleted, the articles a, an
+and the deleted, white space folded. Where that leaves nothing of a gold or a prediction ("A", "The"), the form before
+the articles were deleted is kept, so that two different answers never become equal by both becoming empty.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def exact_match(prediction: str, golds: str | Sequence[str]) -> float:
     return float(bool(normal) and normal in _golds(golds))
 
 
-def _f1(prediction: str, gold: str) -> float:
-    if prediction != gold and (prediction in _YES_NO or gold in _YES_NO):
+def _f1(prediction: str, gold: str, yes_no_rule: bool) -> float:
+    if yes_no_rule and prediction != gold and (prediction in _YES_NO or gold in _YES_NO):
         return 0.0
     predicted, wanted = prediction.split(), gold.split()
     common = sum((Counter(predicted) & Counter(wanted)).values())
@@ -48,13 +48,17 @@ def _f1(prediction: str, gold: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def f1_score(prediction: str, golds: str | Sequence[str]) -> float:
+def f1_score(prediction: str, golds: str | Sequence[str], yes_no_rule: bool = True) -> float:
     """Token F1 in [0, 1], the best over the golds.
 
-    Yes/no rule (HotpotQA's official script): where one of the two is yes, no or noanswer and they differ, 0.
+    Args:
+        prediction: the answer.
+        golds: gold aliases.
+        yes_no_rule: as HotpotQA's official script does, 0 where one of the two is yes, no or noanswer and they differ;
+            False counts tokens there too, as MuSiQue's script does.
     """
     normal = normalize_answer(prediction)
-    return max(_f1(normal, gold) for gold in _golds(golds))
+    return max(_f1(normal, gold, yes_no_rule) for gold in _golds(golds))
 
 
 def cover_match(prediction: str, golds: str | Sequence[str]) -> float:

@@ -29,7 +29,9 @@ class Budget:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name.startswith("max_") else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"agentic.budget.{field.name} must be a whole number of at least {least}, got {value!r}")
+                raise ValueError(
+                    f"agentic.budget.{field.name} must be a whole number of at least {least}, got {value!r}"
+                )
         need = self.turn_tokens + (self.observation_tokens + self.turn_tokens if self.max_actions else 0)
         if need > self.response_tokens:
             raise ValueError(
@@ -37,8 +39,3 @@ class Budget:
                 f"observation_tokens {self.observation_tokens} need {need} tokens, response_tokens is "
                 f"{self.response_tokens}; raise data.max_response_length or lower the turn and observation budgets"
             )
-
-    @property
-    def max_turns(self) -> int:
-        """Turns that a trajectory can have at the most: each action, each correction, and the answer."""
-        return self.max_actions + self.max_corrections + 1

@@ -11,13 +11,14 @@ def question_and_golds(row: Mapping[str, Any]) -> tuple[str, list[str]]:
 
     Args:
         row: a row of verl's parquet as the agent loop or the reward manager gets it: `extra_info.question` (or, where
-            it is missing, the last message of `raw_prompt`) and `reward_model.ground_truth`, which is a string, a list
-            of strings, or a mapping with the key `target`.
+            it is missing, `question`, or the last message of `raw_prompt`) and `reward_model.ground_truth`, which is a
+            string, a list of strings, or a mapping with the key `target`.
 
     Raises:
         ValueError: no question, or no gold answer.
     """
-    question = (row.get("extra_info") or {}).get("question") or _last_message(row.get("raw_prompt"))
+    info = row.get("extra_info") or {}
+    question = info.get("question") or row.get("question") or _last_message(row.get("raw_prompt"))
     truth = (row.get("reward_model") or {}).get("ground_truth")
     target = truth.get("target") if isinstance(truth, Mapping) else truth
     golds = [target] if isinstance(target, str) else [str(t) for t in (target if target is not None else [])]

@@ -30,10 +30,16 @@ class Score:
     def __post_init__(self) -> None:
         if "reward" in self.metrics:
             raise ValueError("a score's metrics must not hold the key 'reward': the trainer would count it twice")
+        if wrong := {name: value for name, value in self.metrics.items() if not isinstance(value, float)}:
+            raise ValueError(f"a score's metrics must be floats in every sample, got {wrong}")
 
 
 ScoreFunction = Callable[[Episode, Sequence[str], Mapping[str, Any]], Score]
 """(episode, gold aliases, the recipe's `agentic.reward` knobs) -> Score; pure, deterministic."""
+
+
+def any_knobs(knobs: Mapping[str, Any]) -> None:
+    """Accepts every value of `agentic.reward`: for methods without a check of their own."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Method:
         prompts: folder of its prompt packs.
         environment: makes the environment of one episode from the retriever and the pack's renderer of passages.
         score: the scoring function, used by the agent loop and by the reward manager alike.
+        check_knobs: raises ValueError, in one sentence, where the values of `agentic.reward` make no sense.
     """
 
     name: str
@@ -53,3 +60,4 @@ class Method:
     prompts: Path
     environment: Callable[[Search, Render], Environment]
     score: ScoreFunction
+    check_knobs: Callable[[Mapping[str, Any]], None] = any_knobs

@@ -7,10 +7,10 @@ second scored low), an `InfraFault` never is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 
-class FaultCode(str, Enum):
+class FaultCode(StrEnum):
     """Why a policy's turn or trajectory is not valid."""
 
     NO_ACTION = "no_action"  # nothing but text: no action tag outside the thinking

@@ -7,7 +7,7 @@ import hashlib
 SEED_BITS = 63
 
 
-def request_seed(run_seed: int, step: int, index: int, session: int, turn: int, split: str = "train") -> int:
+def request_seed(run_seed: int, step: int, item: str, session: int, turn: int, split: str = "train") -> int:
     """Seed of one generation request.
 
     verl's trainer has no per-request seed and draws random ids for its prompts, so the seed is derived from what
@@ -16,7 +16,7 @@ def request_seed(run_seed: int, step: int, index: int, session: int, turn: int, 
     Args:
         run_seed: the run's own seed.
         step: trainer step (`global_steps`).
-        index: the item's index in its data set.
+        item: what identifies the question, its text included: indices repeat across data files.
         session: rollout number within the group, in [0, n).
         turn: generation call within the session.
         split: the item's data split; each has its own stream.
@@ -24,5 +24,5 @@ def request_seed(run_seed: int, step: int, index: int, session: int, turn: int, 
     Returns:
         An integer in [0, 2**63).
     """
-    key = f"{run_seed}/{step}/{index}/{session}/{turn}/{split}".encode()
+    key = f"{run_seed}/{step}/{item}/{session}/{turn}/{split}".encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> (64 - SEED_BITS)

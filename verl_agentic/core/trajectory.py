@@ -7,7 +7,7 @@ or asks several agents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -152,20 +152,28 @@ def check_episode(episode: Episode, rewards: Sequence[Sequence[float]], sampled:
     for row, row_rewards in zip(episode.rows, rewards, strict=True):
         _check_lengths(row, row_rewards)
         _check_finite(row, row_rewards)
-    kept = _kept(episode, sampled)
+    lengths = [(turn.end - turn.start, turn.dropped_tokens) for turn in episode.turns]
+    kept = kept_tokens(sampled, lengths)
     trained = [t for row in episode.rows for t, m in zip(row.response_ids, row.response_mask, strict=True) if m]
     if trained != kept:
         raise TokenTruthError(f"the {len(trained)} trained tokens are not the {len(kept)} kept sampled ones in order")
 
 
-def _kept(episode: Episode, sampled: Sequence[int]) -> list[int]:
-    """The sampled ids less each turn's dropped tail."""
+def kept_tokens(sampled: Sequence[int], turn_lengths: Iterable[tuple[int, int]]) -> list[int]:
+    """The sampled ids less each turn's dropped tail.
+
+    Args:
+        sampled: every id that generation returned, in order.
+        turn_lengths: per turn, the tokens kept and those dropped after them.
+
+    Raises:
+        TokenTruthError: the turns do not account for exactly the sampled ids.
+    """
     kept: list[int] = []
     position = 0
-    for turn in episode.turns:
-        length = turn.end - turn.start
+    for length, dropped in turn_lengths:
         kept.extend(sampled[position : position + length])
-        position += length + turn.dropped_tokens
+        position += length + dropped
     if position != len(sampled):
         raise TokenTruthError(f"the turns account for {position} sampled tokens, generation returned {len(sampled)}")
     return kept

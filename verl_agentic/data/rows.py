@@ -1,8 +1,9 @@
 """Rows of a verl data set: the schema, the writer to parquet, and the reader that names what is wrong.
 
-A row: data_source str, prompt [{"role": "user", "content": question}], ability "qa", agent_name (optional: the method
-of this row, whatever the recipe's is), reward_model {"style": "rule", "ground_truth": {"target": [gold aliases]}}, extra_info {"index", "split", "question",
-"kind", ...}. The agent loop wraps extra_info.question in its method's prompt pack.
+A row: data_source str, prompt [{"role": "user", "content": question}], ability "qa", agent_name (optional: the agent
+loop of this row where the recipe names none), reward_model {"style": "rule", "ground_truth": {"target": [gold
+aliases]}}, extra_info {"index", "split", "question", "kind", ...}. The agent loop wraps extra_info.question in its
+method's prompt pack.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def make_row(
 ) -> Row:
     """One row. `extra` joins extra_info; every row of a file must have the same extra keys.
 
-    agent_name: leave it out of rows that any method may be trained on; verl puts it before the recipe's choice.
+    agent_name: leave it out of rows that any method may be trained on; verl puts it before the recipe's choice, and a
+    recipe of another method then refuses to run.
     """
     return {
         "data_source": data_source,

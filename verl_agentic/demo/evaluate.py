@@ -103,7 +103,7 @@ async def _run(
         async def sample(prompt_ids: list[int], params: dict[str, Any]) -> Sample:
             nonlocal turn
             turn += 1
-            settings = {**params, "temperature": temperature, "seed": request_seed(seed, 0, index, 0, turn)}
+            settings = {**params, "temperature": temperature, "seed": request_seed(seed, 0, str(index), 0, turn)}
             out = await engine.generate(prompt_ids, settings)
             return Sample(out.token_ids, out.log_probs, out.finish_reason)
 

@@ -181,8 +181,8 @@ def report(config: RunConfig, rl_seconds: float, line: Line) -> Path:
     line(
         f"\n{summary['steps']} RL steps in {rl_seconds:.0f} s, start-up and validation included; "
         f"{summary['total_seconds']:.0f} s in all; {summary['infra_faults']} infrastructure faults; "
-        f"{summary['tokens_compared']} trained tokens compared with the sampled ones; largest difference between rollout "
-        f"and training log-probability {summary['largest_log_prob_difference']:.1e}"
+        f"{summary['tokens_compared']} trained tokens compared with the sampled ones; largest difference between "
+        f"rollout and training log-probability {summary['largest_log_prob_difference']:.1e}"
     )
     line(f"Look next: {out / 'curves.png'}, {out / 'report.html'}, {out / 'summary.json'}, {out / 'train.log'}")
     return out / "summary.json"

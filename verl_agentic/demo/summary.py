@@ -44,6 +44,10 @@ def _of_kind(log: list[LoggedStep], kind: str, count: int, last: bool) -> Figure
         points = validated(log, f"demo_{kind}", name)
         if not points:
             raise ValueError(f"the metrics log holds no validation of the {kind} questions ({name})")
+        if not last and points[0][0] != 0:
+            raise ValueError(
+                "the metrics log holds no validation before training; run with trainer.val_before_train=true"
+            )
         values[name] = points[-1 if last else 0][1]
     return Figures(count=count, **values)
 
@@ -77,7 +81,9 @@ def summarize(
         "total_seconds": round(total_seconds, 1),
         "steps": len(steps),
         "median_step_seconds": seconds[len(seconds) // 2] if seconds else None,
-        "infra_faults": int(sum(value for _, value in series(steps, "agentic/infra_faults"))),
+        "infra_faults": int(
+            sum(v for name in ("agentic", "val-agentic") for _, v in series(log, f"{name}/infra_faults"))
+        ),
         "tokens_compared": int(sum(value for _, value in series(steps, "agentic/tokens_compared"))),
         "largest_log_prob_difference": max(
             (value for _, value in series(steps, "agentic/log_prob_difference_max")), default=None

@@ -46,7 +46,9 @@ def draw(panels: list[Panel], path: Path, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(5.2 * len(panels), 4.2), layout="constrained", squeeze=False)
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(5.2 * len(panels), 4.2), layout="constrained", squeeze=False
+    )
     for axis, panel in zip(axes[0], panels, strict=True):
         for name, points in panel.lines.items():
             axis.plot(*_xy(points), label=name, linewidth=1.4)

@@ -14,7 +14,9 @@ def problems(python: tuple[int, int], disk_gb: float, memory_gb: float) -> list[
     """One sentence for each thing the machine lacks."""
     found = []
     if python < PYTHON:
-        found.append(f"Python {python[0]}.{python[1]} is too old, 3.11 or newer is needed; set PYTHON=/path/to/python3.11")
+        found.append(
+            f"Python {python[0]}.{python[1]} is too old, 3.11 or newer is needed; set PYTHON=/path/to/python3.11"
+        )
     if disk_gb < DISK_GB:
         found.append(f"only {disk_gb:.1f} GB are free in this folder, {DISK_GB} GB are needed; free some")
     if memory_gb < MEMORY_GB:

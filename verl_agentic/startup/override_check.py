@@ -14,6 +14,7 @@ from verl_agentic.core.suggest import did_you_mean
 from verl_agentic.startup.known_keys import ROOT, Tree, all_paths, is_known, known_keys
 
 RECIPE_GROUP = "recipe"
+NEAR = 0.8  # similarity from which another word is taken for a misspelling of ours
 
 
 class OverrideError(ValueError):
@@ -35,6 +36,7 @@ def check_overrides(arguments: list[str], folders: list[Path]) -> None:
     for override in overrides:
         if override.key_or_group == RECIPE_GROUP:
             _check_recipes(_choices(override), folders)
+    _check_group(overrides)
     own_keys = [each for each in overrides if _looks_like_ours(each.key_or_group)]
     tree = known_keys(folders) if own_keys else {}
     for override in own_keys:
@@ -57,6 +59,15 @@ def _choices(override: Override) -> list[str]:
     return [str(choice) for choice in (values if isinstance(values, list) else [values])]
 
 
+def _check_group(overrides: list[Override]) -> None:
+    """A misspelt `recipe` would become an ordinary new key, and stock verl would train."""
+    for override in overrides:
+        root = re.split(r"[./]", override.key_or_group)[0]
+        added = override.is_add() or override.is_force_add()
+        if added and root != RECIPE_GROUP and get_close_matches(root, [RECIPE_GROUP], cutoff=NEAR):
+            raise OverrideError(f"unknown group {root!r} in '{override.input_line}'; did you mean {RECIPE_GROUP!r}?")
+
+
 def _check_recipes(names: list[str], folders: list[Path]) -> None:
     available = sorted({file.stem for folder in folders for file in (folder / RECIPE_GROUP).glob("*.yaml")})
     for name in names:
@@ -70,7 +81,7 @@ def _check_recipes(names: list[str], folders: list[Path]) -> None:
 
 def _looks_like_ours(key: str) -> bool:
     root = re.split(r"[./]", key)[0]
-    return bool(get_close_matches(root, [ROOT], cutoff=0.85))
+    return bool(get_close_matches(root, [ROOT], cutoff=NEAR))
 
 
 def _check_keys(override: Override, tree: Tree, folders: list[Path]) -> None:

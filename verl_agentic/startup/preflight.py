@@ -11,13 +11,16 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, ListConfig
 
+from verl_agentic.core.suggest import did_you_mean
+
 TRAINING_MODULES = ("transfer_queue", "zmq", "msgspec", "fastapi", "uvicorn", "cachetools")
-ROLLOUT_MODULES = {"vllm": ("vllm", "vllm"), "sglang": ("sglang", None)}
+# Rollouts that take per-request stop strings and seeds as the turn engine sends them, and the package each needs.
+ROLLOUTS = {"vllm": "vllm", "hf": None}
 # verl asks ray for a bundle of this many CPU slots with each worker process (ResourcePoolManager.max_colocate_count).
 SLOTS_PER_WORKER = 3
 LOCAL_PREFIXES = ("/", "./", "../", "~")
@@ -37,9 +40,18 @@ class Preflight(Callback):
         try:
             run_checks(config)
         except (PreflightError, ValueError) as error:
-            print(f"verl-agentic: {error}", file=sys.stderr)
-            raise SystemExit(1) from error
+            _refuse(str(error), error)
+        except Exception as error:
+            _refuse(
+                f"a check before the run failed with {type(error).__name__}: {error}; agentic.preflight=false skips it",
+                error,
+            )
         print("verl-agentic: preflight passed (packages, settings, ray slots, data rows, model, retriever)")
+
+
+def _refuse(reason: str, cause: Exception) -> NoReturn:
+    print(f"verl-agentic: {' '.join(reason.split())}", file=sys.stderr)
+    raise SystemExit(1) from cause
 
 
 def run_checks(config: DictConfig) -> None:
@@ -62,17 +74,22 @@ def run_checks(config: DictConfig) -> None:
 
 def check_packages(config: DictConfig) -> None:
     """The packages that the chosen rollout and trainer import are there."""
-    module, extra = ROLLOUT_MODULES.get(config.actor_rollout_ref.rollout.name, (None, None))
+    rollout = config.actor_rollout_ref.rollout.name
+    if rollout not in ROLLOUTS:
+        raise PreflightError(
+            f"actor_rollout_ref.rollout.name={rollout} is not supported{did_you_mean(str(rollout), ROLLOUTS)}; use "
+            "vllm on GPUs or hf on a CPU, which take per-request stop strings and seeds"
+        )
+    module = ROLLOUTS[rollout]
     missing = [name for name in TRAINING_MODULES if find_spec(name) is None]
     if missing:
         raise PreflightError(
             f"verl's trainer needs the package {missing[0]!r}, which is missing; run pip install 'verl-agentic[train]'"
         )
     if module and find_spec(module) is None:
-        hint = f"run pip install 'verl-agentic[{extra}]'" if extra else f"install {module}"
         raise PreflightError(
-            f"actor_rollout_ref.rollout.name={config.actor_rollout_ref.rollout.name} needs the package {module!r}, which "
-            f"is missing; {hint}, or choose a recipe with the suffix _cpu on a machine without a GPU"
+            f"actor_rollout_ref.rollout.name={rollout} needs the package {module!r}, which is missing; run pip install "
+            f"'verl-agentic[{module}]', or choose a recipe with the suffix _cpu on a machine without a GPU"
         )
 
 
@@ -83,7 +100,9 @@ def check_settings(config: DictConfig) -> None:
     from verl_agentic.methods import load_method
 
     settings = load_settings(config)
-    load_pack(load_method(settings.method).prompts, settings.prompts)
+    method = load_method(settings.method)
+    method.check_knobs(settings.reward)
+    load_pack(method.prompts, settings.prompts)
 
 
 def check_ray_slots(config: DictConfig) -> None:
@@ -114,19 +133,10 @@ def check_data(config: DictConfig) -> None:
 
 def check_model(config: DictConfig) -> None:
     """The model's folder exists, its chat template only appends, and the method's tags survive its tokenizer."""
-    from transformers import AutoTokenizer
-
     from verl_agentic.bridge.codec import TokenizerCodec, check_append_only
     from verl_agentic.methods import load_method
 
-    path = str(config.actor_rollout_ref.model.path)
-    if path.startswith(LOCAL_PREFIXES) or "/" not in path or path.count("/") > 1:
-        if not Path(path).expanduser().is_dir():
-            raise PreflightError(f"actor_rollout_ref.model.path: there is no folder {path}{_preparation(config)}")
-    tokenizer = AutoTokenizer.from_pretrained(
-        config.actor_rollout_ref.model.get("tokenizer_path") or path,
-        trust_remote_code=config.actor_rollout_ref.model.get("trust_remote_code", False),
-    )
+    tokenizer = _load_tokenizer(config)
     custom = config.actor_rollout_ref.model.get("custom_chat_template")
     if custom:
         tokenizer.chat_template = custom
@@ -135,10 +145,31 @@ def check_model(config: DictConfig) -> None:
     check_tags(codec, load_method(config.agentic.method).grammar)
 
 
+def _load_tokenizer(config: DictConfig) -> Any:
+    from transformers import AutoTokenizer
+
+    model = config.actor_rollout_ref.model
+    path = str(model.path)
+    local = path.startswith(LOCAL_PREFIXES) or path.count("/") > 1
+    if local and not Path(path).expanduser().is_dir():
+        raise PreflightError(f"actor_rollout_ref.model.path: there is no folder {path}{_preparation(config)}")
+    try:
+        return AutoTokenizer.from_pretrained(
+            model.get("tokenizer_path") or path, trust_remote_code=model.get("trust_remote_code", False)
+        )
+    except Exception as error:
+        raise PreflightError(
+            f"actor_rollout_ref.model.path: no tokenizer could be loaded from {path} ({str(error).splitlines()[0]}); "
+            "give a folder, or a hub id that this machine can reach"
+        ) from error
+
+
 def check_tags(codec: Any, grammar: Any) -> None:
     """Each action of the grammar is found again after a trip through the tokenizer."""
     for tag in grammar.actions:
-        text = f"<think> a </think> {tag.opening} a {tag.closing}" if grammar.think else f"{tag.opening} a {tag.closing}"
+        text = (
+            f"<think> a </think> {tag.opening} a {tag.closing}" if grammar.think else f"{tag.opening} a {tag.closing}"
+        )
         parsed = grammar.parse(codec.decode(codec.encode(text)))
         if parsed.action is None or parsed.action.tag != tag:
             raise PreflightError(

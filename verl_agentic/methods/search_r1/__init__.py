@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_agentic.core.grammar import ActionTag, Grammar
 from verl_agentic.core.method import Method
 from verl_agentic.methods.search_r1.environment import SearchEnvironment
-from verl_agentic.methods.search_r1.score import score
+from verl_agentic.methods.search_r1.score import check_knobs, score
 
 METHOD = Method(
     name="search_r1",
@@ -18,4 +18,5 @@ METHOD = Method(
     prompts=Path(__file__).parent / "prompts",
     environment=SearchEnvironment,
     score=score,
+    check_knobs=check_knobs,
 )

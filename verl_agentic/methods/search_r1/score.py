@@ -9,9 +9,28 @@ from verl_agentic.core.answers import cover_match, exact_match, f1_score
 from verl_agentic.core.method import Score
 from verl_agentic.core.outcomes import FaultCode, ModelFault
 from verl_agentic.core.rewards import outcome_rewards
+from verl_agentic.core.suggest import did_you_mean
 from verl_agentic.core.trajectory import Episode
 
 METRICS = {"em": exact_match, "f1": f1_score, "cover": cover_match}
+
+
+def check_knobs(knobs: Mapping[str, Any]) -> None:
+    """Refuse an unknown metric, and rewards under which forging markup would pay.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if knobs["metric"] not in METRICS:
+        near = did_you_mean(str(knobs["metric"]), METRICS)
+        raise ValueError(
+            f"agentic.reward.metric: unknown metric {knobs['metric']!r}{near} (available: {sorted(METRICS)})"
+        )
+    if knobs["forgery"] > min(0.0, knobs["fault"]):
+        raise ValueError(
+            f"agentic.reward.forgery={knobs['forgery']} must not exceed the reward of a wrong answer (0) nor "
+            f"agentic.reward.fault={knobs['fault']}, else forging an observation would pay"
+        )
 
 
 def score(episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any]) -> Score:
