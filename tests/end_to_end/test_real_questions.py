@@ -20,7 +20,6 @@ from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.retriever import RetrieverClient
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
-from verl_agentic.core.environment import Passage
 from verl_agentic.core.outcomes import Ok
 from verl_agentic.core.trajectory import check_episode
 from verl_agentic.methods.search_r1 import METHOD
@@ -76,8 +75,7 @@ async def answer_all(questions, titles, url, codec):
     engine, client = TurnEngine(codec, METHOD.grammar, pack, BUDGET), RetrieverClient([url], topk=3)
 
     async def search(query):
-        found = (await client.retrieve([query]))[0]
-        return [Passage(p.id, p.contents, p.score, p.title, p.text) for p in found]
+        return (await client.retrieve([query]))[0]
 
     async def one(item):
         searches = [f"<think>look up</think><search>{titles[i]}</search>" for i in item["gold_passage_ids"]]

@@ -69,6 +69,16 @@ def test_unknown_methods_name_the_nearest():
         load_method("serch_r1")
     with pytest.raises(ValueError, match="defines no METHOD"):
         load_method("verl_agentic.core")
+    with pytest.raises(ValueError, match="unknown method 'no_such.package'"):
+        load_method("no_such.package")
+
+
+def test_a_package_and_its_method_have_one_name(tmp_path, monkeypatch):
+    (tmp_path / "other_name").mkdir()
+    (tmp_path / "other_name" / "__init__.py").write_text("from verl_agentic.methods.search_r1 import METHOD\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="METHOD of package other_name is called 'search_r1'"):
+        load_method("other_name")
 
 
 @pytest.mark.parametrize("method", discover())

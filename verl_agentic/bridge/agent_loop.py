@@ -80,13 +80,21 @@ class Generation:
     async def __call__(self, context: list[int], params: dict[str, Any]) -> Sample:
         request = {**self._params, **params, "seed": self._seed(self._calls)}
         self._calls += 1
-        started = time.perf_counter()
-        output = await self._server.generate(request_id=self._request_id, prompt_ids=context, sampling_params=request)
-        self.seconds += time.perf_counter() - started
+        output = await self._generate(context, request)
         self.sampled.extend(output.token_ids)
         self._note(output.extra_fields)
         finish = "abort" if output.stop_reason == "aborted" else output.extra_fields.get("finish_reason")
         return Sample(list(output.token_ids), output.log_probs, finish)
+
+    async def _generate(self, context: list[int], request: dict[str, Any]) -> Any:
+        started = time.perf_counter()
+        try:
+            return await self._server.generate(request_id=self._request_id, prompt_ids=context, sampling_params=request)
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise InfraFaultError("rollout", f"{type(error).__name__}: {reason}") from error
+        finally:
+            self.seconds += time.perf_counter() - started
 
     def _note(self, fields: Mapping[str, Any]) -> None:
         """Keep the oldest and the newest weight version that took part in the session."""
@@ -152,9 +160,8 @@ class MethodAgentLoop(AgentLoopBase):
     async def _search(client: RetrieverClient, seconds: list[float], query: str) -> list[Passage]:
         started = time.perf_counter()
         try:
-            found = (await client.retrieve([query]))[0]
+            return (await client.retrieve([query]))[0]
         except RetrieverError as error:
             raise InfraFaultError("retriever", str(error)) from error
         finally:
             seconds[0] += time.perf_counter() - started
-        return [Passage(p.id, p.contents, p.score, p.title, p.text) for p in found]

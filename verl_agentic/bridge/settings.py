@@ -69,7 +69,7 @@ def load_settings(config: DictConfig, method: str | None = None) -> Settings:
     name = method or chosen
     if name is None:
         raise ValueError("agentic.method is not set: choose a recipe, or give +agentic.method=NAME")
-    if chosen is not None and chosen != name:
+    if chosen is not None and chosen.rsplit(".", 1)[-1] != name.rsplit(".", 1)[-1]:
         raise ValueError(
             f"the agent loop {name!r} was asked for (agent_name of a data row, or rollout.agent.default_agent_loop) "
             f"but agentic.method is {chosen!r}; name the same method in both, or leave agent_name out of the data"

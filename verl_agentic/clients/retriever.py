@@ -16,6 +16,7 @@ from retriever_server.schema import Document, ResponseError, parse_response, ren
 from verl_agentic.clients.connections import Connections
 from verl_agentic.clients.endpoints import Endpoints, check_url, is_near
 from verl_agentic.clients.loop_thread import LoopThread
+from verl_agentic.core.environment import Passage
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 2.0
@@ -24,17 +25,6 @@ PROBE_PAUSE_S = 0.2
 JSON_HEADERS = {"Content-Type": "application/json"}
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 HINT = "start it with `python -m retriever_server serve --index DIR --port 8000` or set agentic.retriever.urls"
-
-
-@dataclass(frozen=True)
-class Passage:
-    """A retrieved passage; `title` and `text` are read from contents of the form `"title"`, newline, text."""
-
-    id: str
-    contents: str
-    score: float | None
-    title: str
-    text: str
 
 
 class RetrieverError(Exception):

@@ -11,7 +11,11 @@ from verl_agentic.core.grammar import Action
 
 @dataclass(frozen=True)
 class Passage:
-    """One retrieved passage; `score` is None where the server was asked for none."""
+    """One retrieved passage.
+
+    `score` is None where the server was asked for none; `title` and `text` are read from contents of the form
+    `"title"`, newline, text.
+    """
 
     id: str
     contents: str

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from verl_agentic.demo.evaluate import Figures
 from verl_agentic.report.metrics import LoggedStep, series, validated
 
 HEADLINE = ("1hop", "2hop", "comparison")
 LONG = ("3hop", "4hop")
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Means over the questions of one kind, greedy decoding; `searches` per question."""
-
-    count: int
-    em: float
-    f1: float
-    format: float
-    searches: float
 
 
 def figures_at(log: list[LoggedStep], counts: Mapping[str, int], last: bool) -> dict[str, Figures]:

@@ -19,7 +19,7 @@ def load_method(name: str) -> Method:
     """The method `name`: one of `discover()`, or a package of the user's on the import path that defines `METHOD`.
 
     Raises:
-        ValueError: no such method (nearest name suggested), or the package defines no `METHOD`.
+        ValueError: no such method (nearest name suggested), or the package defines no `METHOD`, or one of another name.
     """
     package = f"{__name__}.{name}" if name in discover() else name
     if not _importable(package):
@@ -30,6 +30,8 @@ def load_method(name: str) -> Method:
     method = getattr(importlib.import_module(package), "METHOD", None)
     if not isinstance(method, Method):
         raise ValueError(f"agentic.method: the package {package} defines no METHOD of type Method")
+    if method.name != package.rsplit(".", 1)[-1]:
+        raise ValueError(f"the METHOD of package {package} is called {method.name!r}; name it as its package")
     return method
 
 
