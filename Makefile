@@ -32,7 +32,7 @@ lint: $(VENV)/all.stamp
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 bench: $(VENV)/all.stamp
-	$(BIN)/python benchmarks/rollout.py
+	$(BIN)/python benchmarks/rollout.py --output benchmarks/results/rollout.json
 	$(BIN)/python benchmarks/import_cost.py
 
 # Remembers what TORCH was, so that another choice installs anew.

@@ -3,6 +3,8 @@
 `python tests/contract/test_docs.py` writes the generated parts; the tests fail while they differ.
 """
 
+import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -42,9 +44,9 @@ def _shares_comment(key: str) -> bool:
 
 
 def generated(text: str, name: str, content: str) -> str:
-    pattern = re.compile(rf"(<!-- {name}[^>]*-->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+    pattern = re.compile(rf"(<!-- {name}[^>]*-->\n).*?(<!-- /{name} -->)", re.DOTALL)
     assert pattern.search(text), f"no marks <!-- {name} --> in the document"
-    return pattern.sub(lambda m: m.group(1) + content + m.group(2), text)
+    return pattern.sub(lambda m: f"{m.group(1)}{content}\n{m.group(2)}", text)
 
 
 def documents() -> dict[Path, str]:
@@ -54,7 +56,19 @@ def documents() -> dict[Path, str]:
     readme, seeds = ROOT / "README.md", ROOT / "benchmarks" / "results" / "demo_seeds.md"
     if readme.is_file() and seeds.is_file():
         documents[readme] = generated(readme.read_text(), "seeds", seeds.read_text().rstrip("\n"))
+    cpu, rollout = ROOT / "docs" / "cpu.md", ROOT / "benchmarks" / "results" / "rollout.json"
+    if rollout.is_file():
+        documents[cpu] = generated(cpu.read_text(), "rollout", rollout_table(json.loads(rollout.read_text())))
     return documents
+
+
+def rollout_table(record: dict) -> str:
+    """Tokens a second of each way of answering, and the ratio."""
+    lines = ["| requests | engine | plain batched `generate` | ratio |", "|---|---|---|---|"]
+    for row in record["tokens_per_second"]:
+        engine, plain = row["engine"], row["generate"]
+        lines.append(f"| {row['requests']} | {engine:,.0f} tokens/s | {plain:,.0f} tokens/s | {engine / plain:.2f} |")
+    return "\n".join(lines)
 
 
 def test_generated_parts_are_up_to_date():
@@ -83,6 +97,33 @@ def test_links_and_paths_in_the_documents_exist():
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for target in re.findall(r"\]\(([^)#:\s]+)\)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every line of the documents' code blocks, with the document."""
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")]
+    fence = re.compile(r"```\n(.*?)```", re.DOTALL)
+    blocks = [(path.name, block) for path in documents for block in fence.findall(path.read_text())]
+    return [(name, line.strip()) for name, block in blocks for line in block.splitlines()]
+
+
+def test_commands_in_the_documents_name_things_that_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    seen = 0
+    for document, line in commands():
+        for module in re.findall(r"python -m ([\w.]+)", line):
+            seen += 1
+            assert module in ("venv", "pytest") or importlib.util.find_spec(module), f"{document}: {line}"
+        for script in re.findall(r"python ((?:examples|benchmarks|tests)/\S+\.py)", line):
+            seen += 1
+            assert (ROOT / script).is_file(), f"{document}: {line}"
+        for target in re.findall(r"^make ([\w-]+)", line):
+            seen += 1
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{document}: {line}"
+        for recipe in re.findall(r"\+recipe(?:@_global_)?=(\w+)", line):
+            seen += 1
+            assert list(ROOT.glob(f"**/recipe/{recipe}.yaml")) or recipe == "NAME", f"{document}: {line}"
+    assert seen > 15
 
 
 if __name__ == "__main__":

@@ -56,5 +56,5 @@ def test_an_aborted_request_is_told():
 
 def test_a_failing_rollout_server_is_a_fault_of_the_infrastructure():
     generation = Generation(Server(RuntimeError("actor died\nlong trace")), {}, lambda turn: turn)
-    with pytest.raises(InfraFaultError, match="^rollout: RuntimeError: actor died$"):
+    with pytest.raises(InfraFaultError, match=r"^rollout: RuntimeError: actor died$"):
         asyncio.run(generation([9], {}))

@@ -69,7 +69,7 @@ def test_unknown_methods_name_the_nearest():
         load_method("serch_r1")
     with pytest.raises(ValueError, match="defines no METHOD"):
         load_method("verl_agentic.core")
-    with pytest.raises(ValueError, match="unknown method 'no_such.package'"):
+    with pytest.raises(ValueError, match=r"unknown method 'no_such\.package'"):
         load_method("no_such.package")
 
 

@@ -13,7 +13,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,13 @@ from pathlib import Path
 from retriever_server.process import start_server
 from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.prepare import PrepareConfig, prepare
-from verl_agentic.demo.summary import summarize, table
+from verl_agentic.demo.summary import HEADLINE, LONG, summarize, table
 from verl_agentic.report.curves import draw, search_agent_panels
 from verl_agentic.report.metrics import read_log
 from verl_agentic.report.page import write_page
 
 VALIDATED = ("test", "test_3hop", "test_4hop")
+KINDS = (*HEADLINE, *LONG)
 Line = Callable[[str], None]
 
 
@@ -167,10 +167,11 @@ def report(config: RunConfig, rl_seconds: float, line: Line) -> Path:
     out = config.out
     log = read_log(out / "metrics.jsonl")
     kinds = [row["extra_info"]["kind"] for name in VALIDATED for row in read_rows(out / f"{name}.parquet")]
-    summary = summarize(log, Counter(kinds), rl_seconds, time.time() - config.started)
+    counts = {kind: kinds.count(kind) for kind in sorted(set(kinds), key=KINDS.index)}
+    summary = summarize(log, counts, rl_seconds, time.time() - config.started)
     summary["seed"] = config.seed
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    sources = {kind: f"demo_{kind}" for kind in dict.fromkeys(kinds)}
+    sources = {kind: f"demo_{kind}" for kind in sorted(set(kinds), key=KINDS.index)}
     draw(search_agent_panels(log, sources), out / "curves.png", f"search_r1_cpu, seed {config.seed}")
     text = table(summary)
     command = shlex.join(training_command(config, "http://127.0.0.1:PORT"))

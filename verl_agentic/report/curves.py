@@ -47,7 +47,7 @@ def draw(panels: list[Panel], path: Path, title: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(5.2 * len(panels), 4.2), layout="constrained", squeeze=False
+        1, len(panels), figsize=(5.2 * len(panels), 4.8), layout="constrained", squeeze=False
     )
     for axis, panel in zip(axes[0], panels, strict=True):
         for name, points in panel.lines.items():
@@ -57,7 +57,8 @@ def draw(panels: list[Panel], path: Path, title: str) -> None:
         axis.set(title=panel.title, xlabel="step", ylabel=panel.label)
         axis.set_ylim(bottom=0.0)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        # Below the axes, where no curve can be.
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
