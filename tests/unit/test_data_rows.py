@@ -4,6 +4,7 @@ import random
 import pytest
 
 from verl_agentic.data.corpus import corpus_record, write_corpus
+from verl_agentic.data.files import replacing
 from verl_agentic.data.rows import RowError, make_row, question_row, read_rows, validate_row, write_rows
 from verl_agentic.demo.questions import draw_question
 from verl_agentic.demo.world import generate_world
@@ -136,3 +137,60 @@ def test_rows_of_other_software_need_no_column_of_ours():
     assert "agent_name" not in written
     del written["extra_info"]["question"], written["extra_info"]["kind"]
     assert validate_row(written, 1, "x") is written
+
+
+def plain(index=0, **extra):
+    return make_row("Who ?", ["A"], index=index, split="train", data_source="nq", extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (row(2), "row 3 of {path}: field agent_name is not in row 1; give every row of a file the same fields."),
+        (plain(2, level="hard"), "row 3 of {path}: field extra_info.level is not in row 1; give every row"),
+        (
+            {**plain(2), "reward_model": {"ground_truth": {"target": ["A"]}}},
+            "row 3 of {path}: field reward_model.style is missing, but row 1 has it; give every row",
+        ),
+    ],
+)
+def test_rows_of_a_file_have_the_same_fields(tmp_path, odd, message):
+    path = tmp_path / "x.parquet"
+    with pytest.raises(RowError) as caught:
+        write_rows(path, [plain(0), plain(1), odd])
+    assert str(caught.value).startswith(message.format(path=path))
+    with pytest.raises(RowError, match=r"^row 2 of "):
+        write_rows(path, [odd, plain(0)])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", 1), (1, "a"), ([1], {"b": 2}), ({}, {})])
+def test_values_that_parquet_cannot_hold_are_refused(tmp_path, one, other):
+    with pytest.raises(RowError, match=r"x\.parquet cannot hold these rows|row 2 of .* is not in row 1"):
+        write_rows(tmp_path / "x.parquet", [plain(0, level=one), plain(1, level=other)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "kept"
+    path.write_text("old")
+
+    def interrupted():
+        with replacing(path) as partial:
+            partial.write_text("ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_takes_the_place_of_an_old_one_whole(tmp_path):
+    for names in (("a", "b"), ("c",)):
+        with replacing(tmp_path / "deep" / "folder") as partial:
+            partial.mkdir()
+            for name in names:
+                (partial / name).write_text(name)
+    assert [path.name for path in (tmp_path / "deep" / "folder").iterdir()] == ["c"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["folder"]

@@ -170,6 +170,40 @@ def test_impossible_sizes_are_refused(sizes, message):
         WorldSizes(**sizes)
 
 
+@pytest.mark.parametrize("share", [0.99999, 1.0])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({}, r"no new name for persons in 10000 draws \(\d+ of 120 made, distractor_share="),
+        ({"persons": 20}, r"no new name for towns in 10000 draws \(\d+ of 50 made, distractor_share="),
+        ({"persons": 20, "towns": 12}, "no new name for (countries|companies) in 10000 draws"),
+    ],
+)
+def test_names_that_run_out_are_an_error_not_a_hang(share, sizes, message):
+    with pytest.raises(ValueError, match=message):
+        generate_world(1, WorldSizes(distractor_share=share, **sizes))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.9])
+@pytest.mark.parametrize(
+    "sizes", [{"countries": 120, "towns": 120}, {"persons": 3200}, {"companies": 400, "films": 480}]
+)
+def test_names_do_not_run_out_at_the_largest_sizes(share, sizes):
+    world = generate_world(0, WorldSizes(distractor_share=share, **sizes))
+    assert len(world.passages) == sum(len(names) for names in world.entities.values())
+
+
+def test_held_out_are_combinations_not_facts_and_comparisons_name_their_candidates():
+    splits = split_questions(generate_world(0))
+    asked = {(step.entity, step.relation) for question in splits["train"] for step in question.searches}
+    needed = {(step.entity, step.relation) for question in splits["test"] for step in question.searches}
+    assert len(needed & asked) > len(needed) / 2
+    comparisons = [question for question in splits["test"] if question.kind == "comparison"]
+    assert all(question.answers[0] in question.text for question in comparisons)
+    first = sum(question.answers[0] == question.start[0] for question in comparisons)
+    assert 0.3 < first / len(comparisons) < 0.7
+
+
 def test_world_too_small_for_the_splits_says_so():
     world = generate_world(0, WorldSizes(persons=20, towns=8, countries=4, companies=8, films=8))
     with pytest.raises(ValueError, match="choose a larger world or smaller splits"):

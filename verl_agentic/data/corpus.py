@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from verl_agentic.data.files import replacing
+
 
 def corpus_record(identifier: str, title: str, text: str, contents: str | None = None) -> dict[str, str]:
     """One corpus row. `contents` is what is indexed and shown; by custom the quoted title, a newline and the text."""
@@ -23,6 +25,6 @@ def write_corpus(path: Path, records: Iterable[dict[str, str]]) -> int:
             raise ValueError(f"corpus row {number} for {path} {fault}; give every passage its own id and a text.")
         seen.add(record["id"])
         lines.append(json.dumps(record, ensure_ascii=False) + "\n")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(lines), encoding="utf-8")
+    with replacing(path) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
     return len(lines)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agentic.core.question import Question
+from verl_agentic.data.files import replacing
 
 Row = dict[str, Any]
 
@@ -68,16 +69,40 @@ def question_row(question: Question, *, index: int, split: str, data_source: str
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """Validate and write rows to a parquet file; returns their number. Raises RowError, then no file is written."""
+    """Validate and write rows to a parquet file; returns their number.
+
+    Raises RowError, then no file is written: a bad row, a row whose fields are not those of row 1 (parquet would drop
+    them, or fill the gaps with nulls), or values that parquet cannot hold.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     checked = [validate_row(row, number, path) for number, row in enumerate(rows, start=1)]
     if not checked:
         raise RowError(f"{path} would hold no row; give at least one.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(checked), path)
+    _require_same_fields(checked, path)
+    try:
+        with replacing(path) as partial:
+            pq.write_table(pa.Table.from_pylist(checked), partial)
+    except pa.ArrowException as error:
+        fault = str(error).splitlines()[0]
+        raise RowError(f"{path} cannot hold these rows ({fault}); give every field values of one type.") from error
     return len(checked)
+
+
+def _require_same_fields(rows: Sequence[Row], path: Path) -> None:
+    first = _fields(rows[0])
+    for number, row in enumerate(rows, start=1):
+        if odd := _fields(row) ^ first:
+            field = min(odd)
+            what = "is missing, but row 1 has it" if field in first else "is not in row 1"
+            raise RowError(f"row {number} of {path}: field {field} {what}; give every row of a file the same fields.")
+
+
+def _fields(row: Mapping[str, Any], parent: str = "") -> set[str]:
+    """Dotted paths of all fields of a row, those of nested mappings (but not of lists) included."""
+    nested = (_fields(value, f"{parent}{key}.") for key, value in row.items() if isinstance(value, Mapping))
+    return {f"{parent}{key}" for key in row}.union(*nested)
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from retriever_server.errors import RetrieverServerError
 from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.cold_start import ColdStartConfig, train_cold_start
 from verl_agentic.demo.evaluate import asked_from_rows, evaluate
@@ -22,15 +23,21 @@ from verl_agentic.demo.world import WorldSizes
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; 0 on success, 2 with one sentence on stderr when an option does not fit."""
+    """Run a command; 0 on success, 2 with one sentence on stderr when an option, a file or a part does not fit."""
     options = _parser().parse_args(arguments)
     line = partial(print, flush=True)
     try:
         options.run(options, line)
-    except (ValueError, RuntimeError) as error:
-        print(f"verl_agentic.demo: {error}", file=sys.stderr)
+    except (ValueError, RuntimeError, OSError, RetrieverServerError) as error:
+        print(f"verl_agentic.demo: {_sentence(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be used: {error.strerror}; check the path and its permissions."
+    return " ".join(str(error).split())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,31 +17,31 @@ from pathlib import Path
 from typing import Any
 
 from verl_agentic.core.trajectory import Row
+from verl_agentic.data.files import replacing
 from verl_agentic.demo.codec import WordCodec
 from verl_agentic.demo.evaluate import Asked, evaluate
+from verl_agentic.demo.fingerprint import code_hash
 from verl_agentic.demo.oracles import load_oracle
 from verl_agentic.demo.policy import PolicyShape, build_policy, parameter_count
 from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.splits import SplitSizes, split_questions
 from verl_agentic.demo.tokenizer import save_tokenizer
-from verl_agentic.demo.traces import HabitMix, TraceSource, trace_source
+from verl_agentic.demo.traces import DEMO_PACK, HabitMix, TraceSource, trace_source
 from verl_agentic.demo.world import generate_world
 
 RECORD = "cold_start.json"
+CHECKPOINT_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", RECORD)
 REBUILD = "python -m verl_agentic.demo cold-start --method {method} --seed {seed} --steps {steps} --out FOLDER"
 BATCHES_PER_WORLD = 4
 HELD_OUT_WORLD, HELD_OUT_SIZES = 1, SplitSizes(train=0, val=0, test=100, long_train=0, long_test=0)
 COLD_START_KINDS = {"1hop": 0.35, "2hop": 0.35, "comparison": 0.3}  # comparing is the slowest to learn
 COLD_START_CODE = (
-    "lexicon.py",
-    "world.py",
-    "questions.py",
-    "search.py",
-    "tokenizer.py",
-    "codec.py",
-    "policy.py",
-    "traces.py",
-    "cold_start.py",
+    *(f"verl_agentic/demo/{name}.py" for name in ("lexicon", "world", "questions", "search", "tokenizer", "codec")),
+    *(f"verl_agentic/demo/{name}.py" for name in ("policy", "traces", "oracles", "cold_start")),
+    *(f"verl_agentic/bridge/{name}.py" for name in ("turn_engine", "prompts", "codec")),
+    "verl_agentic/core/*.py",
+    *(f"retriever_server/{name}.py" for name in ("text", "backends/base", "backends/bm25")),
+    "verl_agentic/methods/__init__.py",
 )
 
 
@@ -63,15 +63,15 @@ class ColdStartConfig:
 
     def key(self) -> str:
         """Hash of the configuration and of the code that the result depends on."""
-        import verl_agentic
+        load_oracle(self.method)  # names the methods there are
+        parts = json.dumps(asdict(self), sort_keys=True) + code_hash(code_of(self.method))
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
-        root = Path(verl_agentic.__file__).parent
-        files = [*(root / "demo" / name for name in COLD_START_CODE), Path(load_oracle(self.method).__file__ or "")]
-        packs = sorted((root / "methods" / self.method / "prompts" / "demo").glob("*.txt"))
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode())
-        for path in (*files, *packs):
-            digest.update(path.read_bytes())
-        return digest.hexdigest()[:16]
+
+def code_of(method: str) -> tuple[str, ...]:
+    """Patterns of the source files that a method's cold start depends on (see verl_agentic.demo.fingerprint)."""
+    folder = f"verl_agentic/methods/{method}"
+    return (*COLD_START_CODE, f"{folder}/*.py", f"{folder}/prompts/{DEMO_PACK}/*.txt")
 
 
 Line = Callable[[str], None]
@@ -102,10 +102,11 @@ def train_cold_start(config: ColdStartConfig, folder: Path, line: Line = print) 
 def cached_cold_start(config: ColdStartConfig, cache: Path, line: Line = print) -> Path:
     """The folder of a cold start under `cache`, trained only if none with the same configuration and code is there."""
     folder = cache / f"{config.method}-{config.key()}"
-    if (folder / RECORD).is_file():
+    if all((folder / name).is_file() for name in CHECKPOINT_FILES):
         line(f"cold start of {config.method}: unchanged, taken from {folder}")
     else:
-        train_cold_start(config, folder, line)
+        with replacing(folder) as partial:
+            train_cold_start(config, partial, line)
     return folder
 
 

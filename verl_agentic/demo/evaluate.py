@@ -13,6 +13,7 @@ from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.turn_engine import Sample
 from verl_agentic.core.answers import exact_match, f1_score
 from verl_agentic.core.environment import Search
+from verl_agentic.core.items import question_and_golds
 from verl_agentic.core.seeds import request_seed
 from verl_agentic.core.trajectory import Episode
 from verl_agentic.demo.questions import HEADLINE_MIX
@@ -40,15 +41,12 @@ class Figures:
 
 
 def asked_from_rows(rows: Sequence[dict[str, Any]]) -> list[Asked]:
-    """The questions of data rows (see verl_agentic.data.rows)."""
-    return [
-        Asked(
-            row["extra_info"]["question"],
-            tuple(row["reward_model"]["ground_truth"]["target"]),
-            row["extra_info"]["kind"],
-        )
-        for row in rows
-    ]
+    """The questions of data rows (see verl_agentic.data.rows); rows without a kind are of kind "qa".
+
+    Raises ValueError for a row without a question or gold answer.
+    """
+    parts = [(*question_and_golds(row), row["extra_info"].get("kind", "qa")) for row in rows]
+    return [Asked(question, tuple(golds), kind) for question, golds, kind in parts]
 
 
 def evaluate(
@@ -59,7 +57,10 @@ def evaluate(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> dict[str, Figures]:
-    """Figures by kind, and for "headline" (the kinds of the headline mix together) where there are any."""
+    """Figures by kind, and for "headline" (the kinds of the headline mix together) where there are any.
+
+    Raises ValueError when `folder` is not a whole Hugging Face folder.
+    """
     episodes = asyncio.run(_run(folder, questions, search, method, temperature, seed))
     groups: dict[str, list[tuple[Asked, Episode]]] = defaultdict(list)
     for asked, episode in zip(questions, episodes, strict=True):
@@ -87,13 +88,9 @@ def figures(pairs: Sequence[tuple[Asked, Episode]]) -> Figures:
 async def _run(
     folder: Path, questions: Sequence[Asked], search: Search, method: str, temperature: float, seed: int
 ) -> list[Episode]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     from verl_agentic.cpu.engine import Engine
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model, tokenizer = _load(folder)
     engine = Engine(model, tokenizer)
     runner = MethodRunner(method, TokenizerCodec(tokenizer))
 
@@ -114,3 +111,27 @@ async def _run(
         return await asyncio.gather(*runs)
     finally:
         engine.close()
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    """Model in float32 and tokenizer of a Hugging Face folder."""
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"checkpoint {folder} is no Hugging Face folder (config.json is missing); give one such as "
+            "runs/demo/cold_start/search_r1."
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"checkpoint {folder} holds no weights (*.safetensors); let the trainer write them with "
+            "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]."
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), tokenizer
+    except (OSError, ValueError, SafetensorError) as error:
+        fault = " ".join(str(error).split())
+        raise ValueError(f"checkpoint {folder} cannot be loaded ({fault}); write or copy it again.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import shutil
@@ -11,15 +12,22 @@ from pathlib import Path
 
 from verl_agentic.core.question import Question
 from verl_agentic.data.corpus import corpus_record, write_corpus
+from verl_agentic.data.files import replacing
 from verl_agentic.data.rows import question_row, write_rows
 from verl_agentic.demo.cold_start import RECORD, ColdStartConfig, cached_cold_start
+from verl_agentic.demo.fingerprint import code_hash
 from verl_agentic.demo.questions import shared_intermediates
-from verl_agentic.demo.splits import SplitSizes, split_questions
+from verl_agentic.demo.splits import SPLITS, SplitSizes, split_questions
 from verl_agentic.demo.world import World, WorldSizes, generate_world
 
 DATA_SOURCE = "demo"
 STAMP = "prepared.json"
-DATA_CODE = ("lexicon.py", "world.py", "questions.py", "splits.py", "prepare.py")
+DATA_FILES = ("world.json", "corpus.jsonl", *(f"{name}.parquet" for name in SPLITS))
+DATA_CODE = (
+    *(f"verl_agentic/demo/{name}.py" for name in ("lexicon", "world", "questions", "splits", "prepare")),
+    "verl_agentic/data/*.py",
+    "verl_agentic/core/question.py",
+)
 Line = Callable[[str], None]
 
 
@@ -56,11 +64,12 @@ def prepare(config: PrepareConfig, line: Line = print) -> Path:
 def prepare_data(config: PrepareConfig, line: Line = print) -> None:
     """Write world, corpus and question files, unless the same ones are there already."""
     config.out.mkdir(parents=True, exist_ok=True)
-    stamp_path, stamp = config.out / STAMP, _stamp(config)
-    if stamp_path.is_file() and stamp_path.read_text(encoding="utf-8") == stamp:
+    stamp = config.out / STAMP
+    if stamp.is_file() and stamp.read_text(encoding="utf-8", errors="replace") == _stamp(config):
         line(f"world and questions: unchanged in {config.out}")
         return
     world = generate_world(config.seed, config.world)
+    stamp.unlink(missing_ok=True)  # it must never stand beside files that it does not describe
     splits = split_questions(world, config.splits)
     count = write_world(config.out, world)
     line(f"world: seed {config.seed}, {count} passages -> {config.out / 'corpus.jsonl'}")
@@ -68,7 +77,7 @@ def prepare_data(config: PrepareConfig, line: Line = print) -> None:
         write_split(config.out / f"{name}.parquet", name, questions)
         shared = len(shared_intermediates(questions))
         line(f"questions: {name:10s} {len(questions):5d} rows, {shared} bridge entities shared by several questions")
-    stamp_path.write_text(stamp, encoding="utf-8")
+    stamp.write_text(_stamp(config), encoding="utf-8")
 
 
 def write_world(folder: Path, world: World) -> int:
@@ -78,7 +87,8 @@ def write_world(folder: Path, world: World) -> int:
     """
     facts = [[entity, relation, value] for (entity, relation), value in world.facts.items()]
     record = {"seed": world.seed, "sizes": asdict(world.sizes), "entities": world.entities, "facts": facts}
-    (folder / "world.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    with replacing(folder / "world.json") as partial:
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     rows = (corpus_record(p.id, p.title, p.contents, contents=p.contents) for p in world.passages)
     return write_corpus(folder / "corpus.jsonl", rows)
 
@@ -100,12 +110,12 @@ def prepare_cold_start(config: PrepareConfig, line: Line = print) -> Path:
     else:
         start = ColdStartConfig(method=config.method, steps=config.cold_start_steps)
         source = cached_cold_start(start, config.out / "cache", line)
-    record = target / RECORD
-    if record.is_file() and record.read_bytes() == (source / RECORD).read_bytes():
+    names = [path.name for path in source.iterdir()]
+    if filecmp.cmpfiles(source, target, names, shallow=False)[0] == names:
         line(f"cold start: unchanged in {target}")
         return target
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
+    with replacing(target) as partial:
+        shutil.copytree(source, partial)
     line(f"cold start: {source} -> {target}")
     return target
 
@@ -119,9 +129,11 @@ def packaged_cold_start(method: str) -> Path:
 
 
 def _stamp(config: PrepareConfig) -> str:
-    """What the data files depend on: options and the code that makes them."""
-    code = hashlib.sha256()
-    for name in DATA_CODE:
-        code.update((Path(__file__).parent / name).read_bytes())
-    options = {"seed": config.seed, "world": asdict(config.world)}
-    return json.dumps({**options, "splits": asdict(config.splits), "code": code.hexdigest()}, indent=1) + "\n"
+    """What the data files depend on (options, and the code that makes them), and the hash of each as it is now."""
+    options = {"seed": config.seed, "world": asdict(config.world), "splits": asdict(config.splits)}
+    files = {name: _file_hash(config.out / name) for name in DATA_FILES}
+    return json.dumps({**options, "code": code_hash(DATA_CODE), "files": files}, indent=1) + "\n"
+
+
+def _file_hash(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

@@ -14,9 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from retriever_server.backends.bm25 import BM25Settings
+from retriever_server.corpus import file_sha256
+from retriever_server.errors import IndexRefused
+from retriever_server.index import open_index
 from retriever_server.process import start_server
 from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.prepare import PrepareConfig, prepare
@@ -57,7 +61,7 @@ def run(config: RunConfig, line: Line = print) -> Path:
     """Run the demo; returns the path of summary.json.
 
     Raises:
-        ValueError, RuntimeError: a part failed, in one sentence.
+        ValueError, RuntimeError, RetrieverServerError: a part failed, in one sentence.
     """
     line("[1/5] world, questions and cold start")
     prepare(config.prepare, line)
@@ -73,9 +77,12 @@ def run(config: RunConfig, line: Line = print) -> Path:
 
 
 def build_index(out: Path, line: Line) -> Path:
-    """The BM25 index of the demo's corpus, kept while the corpus is unchanged."""
+    """The BM25 index of the demo's corpus, kept while it is whole and of this corpus.
+
+    Raises RuntimeError when it cannot be built, CorpusError when there is no corpus.
+    """
     index, corpus = out / "index", out / "corpus.jsonl"
-    if (index / "manifest.json").is_file() and (index / "manifest.json").stat().st_mtime >= corpus.stat().st_mtime:
+    if _is_index_of(index, corpus):
         line(f"index: unchanged in {index}")
         return index
     command = [sys.executable, "-m", "retriever_server", "build", "--corpus", str(corpus)]
@@ -86,6 +93,14 @@ def build_index(out: Path, line: Line) -> Path:
         raise RuntimeError(f"the index could not be built: {done.stderr.strip().splitlines()[-1]}")
     line(done.stdout.strip())
     return index
+
+
+def _is_index_of(index: Path, corpus: Path) -> bool:
+    try:
+        manifest = open_index(index)[1]
+    except IndexRefused:
+        return False
+    return manifest.corpus_sha256 == file_sha256(corpus) and manifest.settings == asdict(BM25Settings())
 
 
 def training_command(config: RunConfig, url: str) -> list[str]:

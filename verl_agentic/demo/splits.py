@@ -1,4 +1,9 @@
-"""Train, validation and test questions of a world, with held-out combinations of entity and relation path."""
+"""Train, validation and test questions of a world, with held-out combinations of start entity and relation path.
+
+Combinations are held out, not single facts: most facts that a test question needs are asked for in training too, on
+their own or within another path. A comparison carries its two candidates in the question, so a guess is right about
+half of the time.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,8 @@ from dataclasses import dataclass
 from verl_agentic.core.question import Question
 from verl_agentic.demo.questions import HEADLINE_MIX, chain_questions, draw_comparison
 from verl_agentic.demo.world import World
+
+SPLITS = ("train", "val", "test", "train_3hop", "test_3hop", "train_4hop", "test_4hop")
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ def combination(question: Question) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def split_questions(world: World, sizes: SplitSizes | None = None) -> dict[str, tuple[Question, ...]]:
-    """Splits by name: train, val, test, train_3hop, test_3hop, train_4hop, test_4hop.
+    """Splits by name, those of SPLITS.
 
     No combination, hence no text, occurs in two splits. Raises ValueError when the world is too small for the sizes.
     """

@@ -1,8 +1,9 @@
 """A closed fictional world: persons, towns, countries, companies and films, their relations, one passage each.
 
-Everything follows from a seed. Nothing in the world is true elsewhere, so a question about it cannot be answered
-without a search. Name words are shared between entities of a class (distractors), and founders and directors come
-from a smaller circle of persons, so that many questions pass through the same person.
+Everything follows from a seed. Nothing in the world is true elsewhere, so a policy that was not trained on this world
+must search to answer (a comparison alone can be guessed: its two candidates stand in the question). Name words are
+shared between entities of a class (distractors), and founders and directors come from a smaller circle of persons, so
+that many questions pass through the same person.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from verl_agentic.demo.lexicon import YEARS, name_words
 
 CLASSES = ("person", "town", "country", "company", "film")
+FRUITLESS_DRAWS = 10_000
 SIZE_FIELDS = dict(zip(CLASSES, ("persons", "towns", "countries", "companies", "films"), strict=True))
 
 
@@ -81,7 +83,10 @@ class World:
 
 
 def generate_world(seed: int, sizes: WorldSizes | None = None) -> World:
-    """The world of a seed: same seed and sizes, same world."""
+    """The world of a seed: same seed and sizes, same world.
+
+    Raises ValueError when names run out, as they do where nearly every name must re-use the first word of another.
+    """
     sizes = sizes or WorldSizes()
     rng = random.Random(f"world {seed}")
     entities = {name: _names(rng, name, getattr(sizes, SIZE_FIELDS[name]), sizes.distractor_share) for name in CLASSES}
@@ -97,10 +102,18 @@ def generate_world(seed: int, sizes: WorldSizes | None = None) -> World:
 def _names(rng: random.Random, name: str, count: int, distractor_share: float) -> tuple[str, ...]:
     first, last = name_words()[f"{name}_first"], name_words()[f"{name}_last"]
     made: dict[str, None] = {}
+    fruitless = 0
     while len(made) < count:
+        if fruitless == FRUITLESS_DRAWS:
+            raise ValueError(
+                f"the world found no new name for {SIZE_FIELDS[name]} in {fruitless} draws ({len(made)} of {count} "
+                f"made, distractor_share={distractor_share}): choose a smaller distractor share or fewer of them."
+            )
         twin = made and rng.random() < distractor_share
         start = rng.choice(list(made)).split()[0] if twin else rng.choice(first)
-        made[f"{start} {rng.choice(last)}"] = None
+        drawn = f"{start} {rng.choice(last)}"
+        fruitless = fruitless + 1 if drawn in made else 0
+        made[drawn] = None
     names = list(made)
     rng.shuffle(names)
     return tuple(names)
