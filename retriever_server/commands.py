@@ -47,7 +47,7 @@ def _serve(options: argparse.Namespace) -> int:
     settings = ServerSettings(max_pending=options.max_pending)
     url = url_of(claimed)
     announce = f"retriever ready url={url} docs={manifest.count} encoder={manifest.encoder}"
-    serve(create_app(backend, settings), claimed, settings.max_pending, announce)
+    serve(create_app(backend, settings), claimed, settings, announce)
     return 0
 
 

@@ -32,14 +32,20 @@ def join_title(title: str, text: str) -> str:
 def read_corpus(path: Path) -> Iterator[Passage]:
     """Yield the passages of `path` (.jsonl or .jsonl.gz) in file order.
 
-    Raises CorpusError, naming file and line, on a missing file, bad JSON, bad UTF-8 or a row without the expected keys.
+    Raises CorpusError, naming file and line, on a missing file, bad JSON, bad UTF-8, a row without the expected keys or
+    an identifier that an earlier row has.
     """
     line_number = 0
+    seen: set[int] = set()  # 64-bit hashes: a fraction of the identifiers' memory, and no two of 10^7 are likely equal
     try:
         with _open(path) as lines:
             for line_number, raw in enumerate(lines, start=1):
                 if raw.strip():
-                    yield _parse_line(raw, f"{path} line {line_number}")
+                    passage = _parse_line(raw, f"{path} line {line_number}")
+                    if hash(passage.id) in seen:
+                        raise CorpusError(f"{path} line {line_number} repeats the id '{passage.id}'; make ids unique.")
+                    seen.add(hash(passage.id))
+                    yield passage
     except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{path} cannot be read after line {line_number}: {error}.") from error
 

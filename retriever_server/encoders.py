@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from retriever_server.errors import EncoderError
 from retriever_server.hashing import hash_ngrams
+from retriever_server.records import misfits
 from retriever_server.text import clean
 
 Vectors = NDArray[np.float32]
-POOLINGS = ("mean", "cls")
+POOLING_KEYS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}  # as sentence-transformers says
+POOLINGS = tuple(POOLING_KEYS)
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,18 @@ class EncoderRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EncoderRecord:
-        """Read a record from JSON values; raises EncoderError on unknown or missing keys and unknown pooling."""
+        """Read a record from JSON values; raises EncoderError on unknown or missing keys and unusable values."""
         unknown = sorted(set(values) - {field.name for field in fields(cls)})
         missing = sorted({"id", "dimension"} - set(values))
         if unknown or missing:
             raise EncoderError(f"Encoder record: unknown keys {unknown}, missing keys {missing}.")
+        wrong = misfits(cls, values)
+        if wrong:
+            shown = ", ".join(f"{name} {values[name]!r}" for name in wrong)
+            raise EncoderError(f"Encoder record '{values['id']}': {shown} is not of the right type.")
         record = cls(**values)
-        if not isinstance(record.dimension, int) or record.dimension < 1:
-            raise EncoderError(
-                f"Encoder record '{record.id}': dimension {record.dimension!r} is not a whole number > 0."
-            )
+        if record.dimension < 1:
+            raise EncoderError(f"Encoder record '{record.id}': dimension {record.dimension} is not > 0.")
         if record.pooling not in POOLINGS:
             raise EncoderError(f"Encoder record '{record.id}': pooling '{record.pooling}' is not one of {POOLINGS}.")
         return record
@@ -168,23 +172,34 @@ def _resolve(record: EncoderRecord) -> str:
 
 
 def _record_file(path: Path) -> EncoderRecord:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EncoderError(f"The encoder record {path} cannot be read: {error}.") from error
-    if not isinstance(values, dict):
-        raise EncoderError(f"The encoder record {path} is not a JSON object.")
-    return EncoderRecord.from_dict(values)
+    return EncoderRecord.from_dict(_json_object(path, "encoder record"))
 
 
 def _sentence_transformers_record(folder: Path) -> EncoderRecord:
-    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
-    keys = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
-    modes = [mode for mode in POOLINGS if pooling.get(keys[mode])]
+    path, length_path = folder / "1_Pooling" / "config.json", folder / "sentence_bert_config.json"
+    config = _json_object(path, "pooling configuration")
+    modes = [mode for mode, key in POOLING_KEYS.items() if config.get(key)]
     if len(modes) != 1:
-        raise EncoderError(f"{folder / '1_Pooling/config.json'} states no single pooling among {POOLINGS}.")
-    length_file = folder / "sentence_bert_config.json"
-    length = json.loads(length_file.read_text(encoding="utf-8"))["max_seq_length"] if length_file.is_file() else 512
-    return EncoderRecord(
-        folder.name, pooling["word_embedding_dimension"], str(folder), pooling=modes[0], max_tokens=length
-    )
+        raise EncoderError(f"{path} states no single pooling among {POOLINGS}.")
+    dimension = _positive(config, "word_embedding_dimension", path)
+    length = 512
+    if length_path.is_file():
+        length = _positive(_json_object(length_path, "length configuration"), "max_seq_length", length_path)
+    return EncoderRecord(folder.name, dimension, str(folder), pooling=modes[0], max_tokens=length)
+
+
+def _positive(config: dict[str, Any], key: str, path: Path) -> int:
+    value = config.get(key)
+    if type(value) is not int or value < 1:
+        raise EncoderError(f"{path} states no usable `{key}` (a whole number > 0, found {value!r}).")
+    return value
+
+
+def _json_object(path: Path, what: str) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise EncoderError(f"The {what} {path} cannot be read: {error}.") from error
+    if not isinstance(values, dict):
+        raise EncoderError(f"The {what} {path} is not a JSON object.")
+    return values

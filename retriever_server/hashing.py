@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from retriever_server.text import fold
 
 NGRAMS = (3, 4, 5)
+LONGEST_WORD = 64  # characters; what a longer run of letters holds beyond is left out, so that its pieces stay few
 WORD_WEIGHT = 3.0  # a whole word in common counts more than a shared piece of one
 
 
 def hash_ngrams(text: str, dimension: int) -> NDArray[np.float32]:
     """Return the signed hash counts of `text`, shape (dimension,); repeated words count 1 + log(repeats)."""
     vector = np.zeros(dimension, dtype=np.float32)
-    for word, repeats in sorted(Counter(re.findall(r"\w+", fold(text))).items()):
+    words = (run[:LONGEST_WORD] for run in re.findall(r"\w+", fold(text)))
+    for word, repeats in sorted(Counter(words).items()):
         buckets, weights = _features(word, dimension)
         np.add.at(vector, buckets, weights * np.float32(1 + np.log(repeats)))
     return vector

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import tempfile
 from pathlib import Path
 
 from retriever_server.backends.base import Backend
@@ -23,18 +22,20 @@ def build_index(
 
     `encoder` is `bm25` or what `find_record` accepts. The folder appears under its name only when it is complete.
     Raises IndexRefused when `out` exists (unless `force`, and then only over an index or an empty folder; case P41),
-    CorpusError for a bad row, EncoderError for an unusable encoder.
+    or cannot be written, CorpusError for a bad row, EncoderError for an unusable encoder.
     """
     _refuse_overwrite(out, force)
     settings = (bm25 or BM25Settings()) if encoder == "bm25" else find_record(encoder)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = out.with_name(f"{out.name}.building-{os.getpid()}")
-    unfinished.mkdir()
     try:
-        manifest = _write_index(corpus, settings, unfinished)
-        _move_into_place(unfinished, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f"{out.name}.building-") as workplace:
+            # a folder inside it: the workplace itself is readable by nobody else
+            unfinished = Path(workplace) / "unfinished"
+            unfinished.mkdir()
+            manifest = _write_index(corpus, settings, unfinished)
+            _move_into_place(unfinished, out)
+    except OSError as error:
+        raise IndexRefused(f"The index {out} cannot be written ({error}); choose another folder.") from error
     return manifest
 
 
@@ -43,13 +44,18 @@ def open_index(folder: Path) -> tuple[Backend, Manifest]:
     manifest = read_manifest(folder)
     try:
         passages = PassageStore(folder)
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         sentence = f"The passages of {folder} are missing or damaged ({error}); build the index again."
         raise IndexRefused(sentence) from error
     if len(passages) != manifest.count:
         raise IndexRefused(
             f"The manifest of {folder} counts {manifest.count} passages but its passage file holds {len(passages)}; "
             "build the index again."
+        )
+    outside = [canary.row for canary in manifest.canaries if not 0 <= canary.row < manifest.count]
+    if outside:
+        raise IndexRefused(
+            f"The manifest of {folder} names canary rows {outside} of {manifest.count} passages; build the index again."
         )
     backend = _open_backend(folder, manifest, passages)
     check_canaries(backend, manifest.canaries)
@@ -106,8 +112,12 @@ def _refuse_overwrite(out: Path, force: bool) -> None:
 
 
 def _move_into_place(unfinished: Path, out: Path) -> None:
-    replaced = out.with_name(f"{out.name}.replaced-{os.getpid()}")
+    replaced = unfinished.with_name("replaced")
     if out.exists():
         out.rename(replaced)
-    unfinished.rename(out)
-    shutil.rmtree(replaced, ignore_errors=True)
+    try:
+        unfinished.rename(out)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(out)
+        raise

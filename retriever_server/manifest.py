@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retriever_server.errors import IndexRefused
+from retriever_server.records import misfits
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -59,11 +60,23 @@ def read_manifest(folder: Path) -> Manifest:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise IndexRefused(f"{folder} holds no index ({path.name} is missing); make one with `build`.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IndexRefused(f"{path} is damaged ({error}); build the index again.") from error
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise IndexRefused(f"{path} is not of format {FORMAT}, which this version reads; build the index again.")
     if set(values) != {item.name for item in fields(Manifest)}:
         raise IndexRefused(f"{path} does not hold the keys of an index manifest; build the index again.")
-    values["canaries"] = [Canary(**canary) for canary in values["canaries"]]
+    wrong = misfits(Manifest, values)
+    if wrong:
+        raise IndexRefused(f"{path} is damaged (values of the wrong type: {', '.join(wrong)}); build the index again.")
+    values["canaries"] = [_canary(canary, path) for canary in values["canaries"]]
+    if not values["canaries"]:
+        raise IndexRefused(f"{path} names no canary by which the index could be checked; build the index again.")
     return Manifest(**values)
+
+
+def _canary(values: Any, path: Path) -> Canary:
+    names = {item.name for item in fields(Canary)}
+    if not isinstance(values, dict) or set(values) != names or misfits(Canary, values):
+        raise IndexRefused(f"{path} is damaged (a canary that does not name row, id and query); build the index again.")
+    return Canary(**values)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from retriever_server.corpus import Passage
+from retriever_server.errors import IndexRefused
 
 PASSAGES = "passages.jsonl"
 OFFSETS = "passages.offsets.npy"
@@ -27,11 +29,20 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> int:
 
 
 class PassageStore:
-    """Row number -> Passage, memory-mapped; rows are those of the index that was built with it."""
+    """Row number -> Passage, memory-mapped; rows are those of the index that was built with it.
+
+    Raises OSError or ValueError when a file is missing or the two do not fit, IndexRefused for a row that is damaged.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._offsets = np.load(folder / OFFSETS, mmap_mode="r")
+        if self._offsets.dtype != np.int64 or self._offsets.ndim != 1 or not len(self._offsets):
+            raise ValueError(f"{OFFSETS} holds no offsets")
         with open(folder / PASSAGES, "rb") as file:
+            size, expected = os.fstat(file.fileno()).st_size, int(self._offsets[-1])
+            if size != expected:
+                raise ValueError(f"{PASSAGES} has {size} bytes instead of {expected}")
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if len(self) else b""
 
     def __len__(self) -> int:
@@ -41,5 +52,8 @@ class PassageStore:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is outside the {len(self)} passages of this index")
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
-        record = json.loads(self._bytes[start:end])
-        return Passage(record["id"], record["contents"])
+        try:
+            record = json.loads(self._bytes[start:end])
+            return Passage(record["id"], record["contents"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise IndexRefused(f"Passage {row} of {self._folder} is damaged; build the index again.") from error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ STOP_S = 15.0
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers at `url`; `log_path` holds what it prints to standard error."""
+    """A server that answers at `url`; `log_path` holds what it prints to standard error while it runs."""
 
     url: str
     process: subprocess.Popen[str]
@@ -38,30 +39,39 @@ def start_server(
 ) -> Iterator[RunningServer]:
     """Serve `index_dir` on loopback in a child process while the context lasts, then stop it by SIGTERM.
 
-    `options` are further arguments of the `serve` command. Raises RetrieverServerError, with the child's last log
-    lines, when it ends or is not ready within `timeout_s` seconds.
+    `options` are further arguments of the `serve` command; without `log_path` the log goes when the server does. Raises
+    RetrieverServerError, with the child's last log lines, when it ends or is not ready within `timeout_s` seconds.
     """
-    log_path = log_path or Path(tempfile.mkdtemp(prefix="retriever-")) / "server.log"
-    command = [sys.executable, "-m", "retriever_server", "serve", "--index", str(index_dir), "--port", str(port)]
+    command = ["-m", "retriever_server", "serve", "--index", str(index_dir), "--port", str(port), *options]
+    with ExitStack() as ending:
+        if log_path is None:
+            log_path = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="retriever-"))) / "server.log"
+        process = _spawn(command, log_path)
+        ending.callback(_stop, process)
+        yield RunningServer(_wait_until_ready(process, timeout_s, log_path), process, log_path)
+
+
+def child_environment(root: Path) -> dict[str, str]:
+    """Return this environment for a child that is to import a package of the folder `root`, installed or not.
+
+    A source tree is put on PYTHONPATH; site-packages is not, for there it would come before the standard library.
+    """
+    installed = [Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())]
+    if root.resolve() in installed:
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))}
+
+
+def _spawn(arguments: list[str], log_path: Path) -> subprocess.Popen[str]:
     with open(log_path, "w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [*command, *options],
+        return subprocess.Popen(
+            [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=_environment(),
+            env=child_environment(Path(__file__).resolve().parent.parent),
             stdin=subprocess.DEVNULL,
         )
-    try:
-        yield RunningServer(_wait_until_ready(process, timeout_s, log_path), process, log_path)
-    finally:
-        _stop(process)
-
-
-def _environment() -> dict[str, str]:
-    # the child finds this package even when it is imported from a source tree that is not installed
-    root = str(Path(__file__).resolve().parent.parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
 
 
 def _wait_until_ready(process: subprocess.Popen[str], timeout_s: float, log_path: Path) -> str:

@@ -7,7 +7,8 @@ Response `{"result": [[{"document": {"id", "contents"}, "score"}]]}`, one list a
 from __future__ import annotations
 
 import difflib
-import math
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +110,8 @@ def _queries(payload: dict[str, Any], most: int) -> tuple[str, ...]:
 def _topk(value: Any, limits: Limits) -> int:
     if value is None:
         return limits.default_topk
+    if isinstance(value, float):
+        raise RequestError(f"`topk` must be written as a whole number such as 3, not {json.dumps(value)}.")
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"`topk` must be a whole number or null, not {_kind(value)}.")
     if not 1 <= value <= limits.max_topk:
@@ -145,7 +148,8 @@ def _parse_score(item: dict[str, Any], where: str) -> float | None:
     score = item.get("score")
     if score is None:
         return None
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+    # compared, not converted: JSON has whole numbers that no float can hold
+    if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
         raise ResponseError(f"{where} has a `score` that is not a finite number")
     return float(score)
 

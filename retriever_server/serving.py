@@ -10,6 +10,7 @@ from typing import Any
 from flask import Flask
 from waitress.server import create_server
 
+from retriever_server.app import ServerSettings
 from retriever_server.errors import RetrieverServerError
 
 SPARE_THREADS = 8  # beyond the searches under way: these refuse the rest at once and answer /health
@@ -24,25 +25,20 @@ def claim_port(host: str, port: int) -> socket.socket:
         claimed.bind((host, port))
     except (OSError, OverflowError) as error:
         claimed.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RetrieverServerError(
-            f"Cannot listen on {host}:{port} ({reason}); choose another --port, or 0 for any free one."
-        ) from error
+        raise _cannot_listen(host, port, error) from error
     return claimed
 
 
-def serve(app: Flask, claimed: socket.socket, max_pending: int, announce: str) -> None:
-    """Accept requests on `claimed` and print `announce` once that is so; returns on SIGTERM or SIGINT."""
-    server = create_server(
-        app,
-        sockets=[claimed],
-        threads=max_pending + SPARE_THREADS,
-        connection_limit=CONNECTIONS,
-        backlog=1024,
-        channel_timeout=300,
-        asyncore_use_poll=True,  # select() ends at file descriptor 1024
-        ident="retriever",
-    )
+def serve(app: Flask, claimed: socket.socket, settings: ServerSettings, announce: str) -> None:
+    """Accept requests on `claimed` and print `announce` once that is so; returns on SIGTERM or SIGINT.
+
+    Raises RetrieverServerError when another server has begun to listen on the port since it was claimed.
+    """
+    try:
+        server = _listen(app, claimed, settings)
+    except OSError as error:
+        host, port = claimed.getsockname()[:2]
+        raise _cannot_listen(host, port, error) from error
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, _leave)
     print(announce, flush=True)
@@ -54,6 +50,28 @@ def url_of(claimed: socket.socket) -> str:
     """Return the http address of a claimed port."""
     host, port = claimed.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any:
+    return create_server(
+        app,
+        sockets=[claimed],
+        threads=settings.max_pending + SPARE_THREADS,
+        connection_limit=CONNECTIONS,
+        # the application refuses a somewhat larger body in JSON; far larger ones end here, unread
+        max_request_body_size=2 * settings.max_body_bytes,
+        backlog=1024,
+        channel_timeout=300,
+        asyncore_use_poll=True,  # select() ends at file descriptor 1024
+        ident="retriever",
+    )
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> RetrieverServerError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return RetrieverServerError(
+        f"Cannot listen on {host}:{port} ({reason}); choose another --port, or 0 for any free one."
+    )
 
 
 def _leave(signum: int, frame: Any) -> None:

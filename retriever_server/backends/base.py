@@ -61,6 +61,8 @@ def best_rows(scores: NDArray[np.floating[Any]], topk: int) -> NDArray[np.intp]:
 
 def make_hits(passages: Rows, scored_rows: Iterable[tuple[int, float]]) -> list[Hit]:
     """Return hits for (row, score) pairs, which are already in order."""
-    return [
-        Hit(int(row), passages[int(row)].id, passages[int(row)].contents, float(score)) for row, score in scored_rows
-    ]
+    return [_hit(int(row), passages[int(row)], float(score)) for row, score in scored_rows]
+
+
+def _hit(row: int, passage: Passage, score: float) -> Hit:
+    return Hit(row, passage.id, passage.contents, score)

@@ -15,6 +15,7 @@ from bm25s.tokenization import Tokenized
 
 from retriever_server.backends.base import Hit, Rows, best_rows, make_hits
 from retriever_server.errors import IndexRefused
+from retriever_server.records import misfits
 from retriever_server.text import clean, fold
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it asks for DEBUG when imported
@@ -40,6 +41,11 @@ class BM25Settings:
         if set(values) != {item.name for item in fields(cls)}:
             raise IndexRefused(
                 f"BM25 settings hold {sorted(values)} instead of analyzer, b and k1; build the index again."
+            )
+        wrong = misfits(cls, values)
+        if wrong:
+            raise IndexRefused(
+                f"BM25 settings hold values of the wrong type ({', '.join(wrong)}); build the index again."
             )
         return cls(**values)
 
@@ -78,7 +84,7 @@ class BM25Backend:
         """Open the model that `save` wrote; raises IndexRefused when its count is not that of the passages."""
         try:
             model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError) as error:
             raise IndexRefused(f"The BM25 index in {folder} is missing or damaged; build the index again.") from error
         if model.scores["num_docs"] != len(passages):
             raise IndexRefused(

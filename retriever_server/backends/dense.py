@@ -13,6 +13,7 @@ import numpy as np
 from retriever_server.backends.base import Hit, Rows, make_hits
 from retriever_server.encoders import Encoder, Vectors, encode_passages, encode_queries
 from retriever_server.errors import EncoderError, IndexRefused, SearchError
+from retriever_server.text import clean
 
 VECTORS = "vectors.faiss"
 SAME_VECTOR = 0.99  # cosine of a stored vector and the same passage encoded now; another pooling gives far less
@@ -61,7 +62,7 @@ class DenseBackend:
         if os.getpid() != self._owner:
             # faiss's thread pool does not survive a fork: the child would hang without a word (case P33)
             raise SearchError("This index was loaded before a fork; load it in the process that searches.")
-        asked = [position for position, query in enumerate(queries) if query.strip()]
+        asked = [position for position, query in enumerate(queries) if clean(query)]
         found: list[list[Hit]] = [[] for _ in queries]
         if asked:
             vectors = encode_queries(self._encoder, [queries[position] for position in asked])
@@ -70,12 +71,16 @@ class DenseBackend:
         return found
 
     def search_vectors(self, vectors: Vectors, topk: int) -> list[list[Hit]]:
-        """Search by float32 vectors of shape (queries, dimension); raises SearchError on NaN or infinity (case P28)."""
+        """Search by float32 vectors of shape (queries, dimension); raises SearchError on NaN or infinity (case P28).
+
+        A zero vector, which is that of a text without features, is as far from every passage and has no hits.
+        """
         bad = _not_finite(vectors)
         if bad:
             raise SearchError(f"The encoder gave no finite vector for queries {bad} of this request.")
         scores, rows = self._index.search(vectors, min(topk, self._index.ntotal))
-        return [self._hits(*line) for line in zip(scores, rows, strict=True)]
+        found = zip(vectors, scores, rows, strict=True)
+        return [self._hits(*line) if vector.any() else [] for vector, *line in found]
 
     def check_vectors(self, rows: Sequence[int]) -> None:
         """Encode the passages of `rows` again; raise IndexRefused unless the stored vectors are theirs (case P46)."""

@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from verl_agentic.clients.endpoints import Endpoints, is_near
 from verl_agentic.clients.retriever import Passage, RetrieverClient, RetrieverError
 
 GOOD = {"result": [[{"document": {"id": "p1", "contents": '"Oslo"\nA city.'}, "score": 1.5}]]}
@@ -96,6 +95,11 @@ def test_contents_without_a_title_are_all_text():
         ({"result": [[], []]}, "answers in an unknown shape: `result` holds 2 lists for 1 queries"),
         (b"<html>", "answers something that is not JSON"),
         (b"\xff\xfe\x00", "answers something that is not JSON"),
+        (b"[" * 100_000, "answers JSON that is nested too deeply"),
+        (
+            b'{"result": [[{"document": {"id": "1", "contents": "t"}, "score": 1%s}]]}' % (b"0" * 400),
+            "answers in an unknown shape: `result[0][0]` has a `score` that is not a finite number",
+        ),
     ],
 )
 def test_p23_an_unknown_shape_is_an_error_and_not_an_empty_result(payload, what):
@@ -129,6 +133,12 @@ def test_a_bad_request_is_not_retried():
         error = failure(RetrieverClient(url, topk=0), "q")
     assert (error.kind, len(bodies)) == ("refused", 1)
     assert "answers 400: `topk` must be between 1 and 100, not 0." in str(error)
+
+
+def test_a_refusal_that_is_nested_too_deeply_is_quoted():
+    with scripted_server((400, b"[" * 100_000, {})) as (url, _):
+        error = failure(RetrieverClient(url), "q")
+    assert (error.kind, str(error)) == ("refused", f"retriever at {url} answers 400: {'[' * 300}")
 
 
 def test_the_total_deadline_ends_retries():
@@ -209,43 +219,6 @@ def test_client_and_error_pickle_after_use():
         assert ask(again, "q")[0][0].id == "p1"
     error = pickle.loads(pickle.dumps(RetrieverError("http://h", "timeout", "does not answer")))
     assert (str(error), error.kind) == ("retriever at http://h does not answer", "timeout")
-
-
-def test_bad_addresses_are_refused():
-    with pytest.raises(ValueError, match=r"needs at least one address; set agentic.retriever.urls"):
-        RetrieverClient([])
-    for url in ("127.0.0.1:8000", "ftp://host", "http://"):
-        with pytest.raises(ValueError, match=r"is not an address like http://127\.0\.0\.1:8000"):
-            RetrieverClient(url)
-
-
-def test_endpoints_take_turns_and_prefer_the_idle():
-    endpoints = Endpoints(["a", "b", "c"])
-    with endpoints.use(set()) as first, endpoints.use(set()) as second, endpoints.use(set()) as third:
-        assert sorted([first, second, third]) == ["a", "b", "c"]
-    endpoints.rest("c")
-    with endpoints.use(set()) as busy, endpoints.use(set()) as free:
-        assert sorted([busy, free]) == ["a", "b"]
-    with endpoints.use({"a", "b"}) as only, endpoints.use({"a", "b"}) as again:
-        assert (only, again) == ("c", "c")
-
-
-@pytest.mark.parametrize(
-    ("url", "near"),
-    [
-        ("http://127.0.0.1:8000", True),
-        ("http://localhost:8000", True),
-        ("http://[::1]:8000", True),
-        ("http://10.1.2.3", True),
-        ("http://192.168.0.7", True),
-        ("http://node-17:8000", True),
-        ("http://retriever.internal", True),
-        ("https://8.8.8.8", False),
-        ("https://search.example.org", False),
-    ],
-)
-def test_p43_near_addresses(url, near):
-    assert is_near(url) is near
 
 
 def test_p43_a_proxy_in_the_environment_is_not_asked_for_this_machine(monkeypatch):

@@ -64,10 +64,17 @@ def test_bad_rows_name_their_line(tmp_path, raw, sentence):
     assert complaint(path).startswith(sentence)
 
 
+def test_repeated_ids_name_the_second_line(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"id": "1", "contents": "one"}\n\n{"id": 2, "contents": "one"}\n{"id": 1, "contents": "two"}\n')
+    assert complaint(path) == "FILE line 4 repeats the id '1'; make ids unique."
+
+
 def test_missing_file_and_truncated_gzip(tmp_path):
     assert complaint(tmp_path / "none.jsonl").startswith("FILE cannot be read after line 0: ")
     path = tmp_path / "c.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"id": "a", "contents": "one"}\n' * 1000)[:-20])
+    lines = "".join(f'{{"id": {row}, "contents": "one"}}\n' for row in range(1000))
+    path.write_bytes(gzip.compress(lines.encode())[:-20])
     assert complaint(path).startswith("FILE cannot be read after line ")
 
 

@@ -124,12 +124,21 @@ def test_p46_stored_vectors_of_another_encoder_are_refused(tmp_path):
 
 def test_p47_unusual_queries():
     backend = DenseBackend.from_passages(animal_passages(8), HASHING)
-    queries = ["", "  ", "zebra", "\ud800 zebra", "zebra\x00", "x" * 50_000, "🙂", "שלום"]
+    queries = ["", "  ", "zebra", "\ud800 zebra", "zebra\x00", "x" * 50_000, "\u202ezebra", "שלום"]
     found = backend.search(queries, 2)
     assert found[:2] == [[], []]
     assert [line[0].id for line in found[2:5]] == ["p3", "p3", "p3"]
     assert [len(line) for line in found] == [0, 0, 2, 2, 2, 2, 2, 2]
     assert found[2] == backend.search(["zebra"], 2)[0]
+
+
+@pytest.mark.parametrize("query", ["???", ".", "🙂", "\u200b", "\x00", " \x00 ", "\ud800", "\u0301"])
+def test_p47_a_query_without_features_has_no_hits(query):
+    backend = DenseBackend.from_passages(animal_passages(8), HASHING)
+    found = backend.search([query, "zebra", query], 3)
+    assert [found[0], found[2]] == [[], []]
+    assert found[1] == backend.search(["zebra"], 3)[0]
+    assert backend.search([query], 3) == [[]]
 
 
 FORKED_SEARCH = """

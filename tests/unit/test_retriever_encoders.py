@@ -16,6 +16,7 @@ from retriever_server.encoders import (
 )
 from retriever_server.errors import EncoderError
 
+POOLING = '{"pooling_mode_cls_token": true, "word_embedding_dimension": 32}'
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "query", "passage", ":", "red", "fox", "blue", "hen"]
 
 
@@ -58,6 +59,14 @@ def test_hashing_is_the_same_in_every_process():
 
 def test_a_text_without_features_is_the_zero_vector():
     assert not encode_queries(open_encoder(RECORDS["hashing"]), ["?!"]).any()
+
+
+def test_words_are_cut_at_64_characters_alike_in_queries_and_passages():
+    encoder = open_encoder(RECORDS["hashing"])
+    cut, longer, shorter = ("ab" * 32, "ab" * 32 + "c" * 300_000, "ab" * 31 + "a")
+    assert (encode_queries(encoder, [longer]) == encode_passages(encoder, [cut])).all()
+    assert (encode_passages(encoder, [longer]) == encode_queries(encoder, [cut])).all()
+    assert (encode_queries(encoder, [shorter]) != encode_passages(encoder, [cut])).any()
 
 
 def test_prefixes_are_put_before_queries_and_passages(small_bert):
@@ -107,6 +116,32 @@ def test_a_sentence_transformers_folder_declares_itself(tmp_path):
     assert (record.pooling, record.dimension, record.model) == ("cls", 32, str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("pooling", "length", "sentence"),
+    [
+        ("{", "{}", r"The pooling configuration .*config.json cannot be read: "),
+        ("[" * 100_000, "{}", r"The pooling configuration .*config.json cannot be read: "),
+        ("[]", "{}", r"The pooling configuration .*config.json is not a JSON object"),
+        ("{}", "{}", r"config.json states no single pooling among"),
+        ('{"pooling_mode_cls_token": 1}', None, r"config.json states no usable `word_embedding_dimension` .*None"),
+        (
+            '{"pooling_mode_cls_token": true, "word_embedding_dimension": "32"}',
+            None,
+            r"config.json states no usable `word_embedding_dimension` .*'32'",
+        ),
+        (POOLING, "", r"The length configuration .*sentence_bert_config.json cannot be read: "),
+        (POOLING, "{}", r"sentence_bert_config.json states no usable `max_seq_length` .*None"),
+    ],
+)
+def test_a_damaged_sentence_transformers_folder_is_refused(tmp_path, pooling, length, sentence):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(pooling)
+    if length is not None:
+        (tmp_path / "sentence_bert_config.json").write_text(length)
+    with pytest.raises(EncoderError, match=sentence):
+        find_record(str(tmp_path))
+
+
 def test_a_record_file(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"id": "mine", "dimension": 32, "model": "/models/mine", "query_prefix": "q: "}))
@@ -118,7 +153,13 @@ def test_a_record_file(tmp_path):
     [
         ({"id": "x", "dimension": 3, "pool": "cls"}, r"unknown keys \['pool'\], missing keys \[\]"),
         ({"id": "x"}, r"missing keys \['dimension'\]"),
-        ({"id": "x", "dimension": "3"}, "dimension '3' is not a whole number > 0"),
+        ({"id": "x", "dimension": "3"}, "dimension '3' is not of the right type"),
+        ({"id": "x", "dimension": True}, "dimension True is not of the right type"),
+        ({"id": "x", "dimension": 0}, "dimension 0 is not > 0"),
+        (
+            {"id": "x", "dimension": 3, "model": None, "pooling": []},
+            r"model None, pooling \[\] is not of the right type",
+        ),
         ({"id": "x", "dimension": 3, "pooling": "max"}, "pooling 'max' is not one of"),
     ],
 )

@@ -49,7 +49,10 @@ def test_p32_null_topk_means_the_default():
         (10**9, "`topk` must be between 1 and 100, not 1000000000."),
         (10**40, "`topk` must be between 1 and 100, not a far larger number."),
         ("3", "`topk` must be a whole number or null, not a string."),
-        (3.0, "`topk` must be a whole number or null, not a number."),
+        (3.0, "`topk` must be written as a whole number such as 3, not 3.0."),
+        (1e300, "`topk` must be written as a whole number such as 3, not 1e+300."),
+        (float("nan"), "`topk` must be written as a whole number such as 3, not NaN."),
+        (float("-inf"), "`topk` must be written as a whole number such as 3, not -Infinity."),
         (True, "`topk` must be a whole number or null, not a boolean."),
         ([3], "`topk` must be a whole number or null, not a list."),
     ],
@@ -175,6 +178,15 @@ def test_p23_unknown_shapes_are_rejected(payload, sentence):
     with pytest.raises(ResponseError) as caught:
         parse_response(payload, 1)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "score", [10**400, -(10**400), float("nan"), float("inf"), True], ids=["huge", "-huge", "nan", "inf", "true"]
+)
+def test_scores_that_no_float_holds_are_rejected(score):
+    with pytest.raises(ResponseError, match="has a `score` that is not a finite number"):
+        parse_response({"result": [[{"document": {"id": "1", "contents": "t"}, "score": score}]]}, 1)
+    assert parse_response({"result": [[{"document": {"contents": "t"}, "score": 10**300}]]}, 1)[0][0].score == 1e300
 
 
 def test_rendered_requests_are_valid():

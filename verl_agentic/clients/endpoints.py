@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import httpx
+
 REST_TURNS = 50  # choices during which an address that failed comes last
 
 
@@ -44,10 +46,9 @@ class Endpoints:
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError unless `url` is an http or https address with a host."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{url}' is not an address like http://127.0.0.1:8000")
+    """Raise ValueError, in one sentence, unless `url` is an http or https address with a host that can be asked."""
+    if not _is_address(url):
+        raise ValueError(f"{url!r} is not an address like http://127.0.0.1:8000")
 
 
 def is_near(url: str) -> bool:
@@ -58,3 +59,12 @@ def is_near(url: str) -> bool:
     except ValueError:
         return "." not in host or host.endswith((".local", ".internal", ".localhost"))
     return address.is_loopback or address.is_private or address.is_link_local
+
+
+def _is_address(url: str) -> bool:
+    try:
+        address, port = httpx.URL(url), urlsplit(url).port
+        address.host.encode("idna")  # as the resolver will: labels of 1 to 63 characters
+    except (ValueError, httpx.InvalidURL):
+        return False
+    return address.scheme in ("http", "https") and bool(address.host) and port != 0

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import httpx
 
@@ -75,7 +74,7 @@ class RetrieverClient:
     another address where there is one. Addresses of this machine or of a private network are reached without proxy.
     """
 
-    _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, Connections]]  # by "reached without proxy"
+    _connections: dict[asyncio.AbstractEventLoop, dict[bool, Connections]]  # by "reached without proxy"
     _loop_thread: LoopThread | None
 
     def __init__(
@@ -154,7 +153,7 @@ class RetrieverClient:
         self._drop_connections()
 
     def _drop_connections(self) -> None:
-        self._connections = WeakKeyDictionary()
+        self._connections = {}
         self._loop_thread = None
 
     async def _check_and_close(self, deadline_s: float) -> None:
@@ -206,11 +205,18 @@ class RetrieverClient:
         return _parse(url, response, query_count)
 
     async def _post(self, url: str, content: bytes) -> httpx.Response:
-        pools = self._connections.setdefault(asyncio.get_running_loop(), {})
         near = is_near(url)
-        pool = pools.setdefault(near, Connections(trust_env=not near))
+        pool = self._pools().setdefault(near, Connections(trust_env=not near))
         with pool.use() as client:
             return await client.post(url, content=content, headers=JSON_HEADERS)
+
+    def _pools(self) -> dict[bool, Connections]:
+        loop = asyncio.get_running_loop()
+        if loop not in self._connections:
+            # a loop that ended without `aclose` cannot close its connections any more; forgotten, they close themselves
+            for other in [other for other in tuple(self._connections) if other.is_closed()]:
+                self._connections.pop(other, None)
+        return self._connections.setdefault(loop, {})
 
 
 def _encode(body: dict[str, Any]) -> bytes:
@@ -237,7 +243,7 @@ def _retry_after_s(response: httpx.Response) -> float:
 def _error_text(response: httpx.Response) -> str:
     try:
         return str(response.json()["error"])[:300]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return response.text[:300]
 
 
@@ -246,6 +252,8 @@ def _parse(url: str, response: httpx.Response, query_count: int) -> list[list[Do
         return parse_response(response.json(), query_count)
     except ResponseError as error:
         raise RetrieverError(url, "shape", f"answers in an unknown shape: {error}") from error
+    except RecursionError as error:
+        raise RetrieverError(url, "shape", "answers JSON that is nested too deeply") from error
     except ValueError as error:
         raise RetrieverError(url, "shape", "answers something that is not JSON") from error
 

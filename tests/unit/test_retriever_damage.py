@@ -1,0 +1,163 @@
+"""Index folders that were cut, edited or left half built: each is refused in one sentence."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from retriever_server.backends.bm25 import BM25Backend
+from retriever_server.corpus import Passage, read_corpus
+from retriever_server.errors import IndexRefused, RetrieverServerError
+from retriever_server.index import build_index, open_index
+from retriever_server.passages import PassageStore
+
+PARTS = {
+    "bm25": ["manifest.json", "passages.jsonl", "passages.offsets.npy", "data.csc.index.npy", "indices.csc.index.npy",
+             "indptr.csc.index.npy", "params.index.json", "vocab.index.json"],
+    "hashing": ["manifest.json", "passages.jsonl", "passages.offsets.npy", "vectors.faiss"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    rows = [{"id": f"d{i}", "contents": f"passage number{i} about topic{i * 7} and thing{i * 13}"} for i in range(64)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(RetrieverServerError) as caught:
+        open_index(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("encoder", "part"), [(encoder, part) for encoder, parts in PARTS.items() for part in parts])
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
+def test_a_part_cut_short_is_refused(corpus, tmp_path, encoder, part, kept):
+    build_index(corpus, encoder, tmp_path / "index")
+    path = tmp_path / "index" / part
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * kept)])
+    assert "damaged" in refusal(tmp_path / "index")
+
+
+def test_the_sizes_of_a_cut_passage_file_are_told(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index")
+    path = tmp_path / "index" / "passages.jsonl"
+    whole = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    assert refusal(tmp_path / "index") == (
+        f"The passages of {tmp_path / 'index'} are missing or damaged (passages.jsonl has {whole - 1} bytes instead of "
+        f"{whole}); build the index again."
+    )
+
+
+def test_a_passage_overwritten_in_place_is_refused_when_it_is_read(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index")
+    path = tmp_path / "index" / "passages.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for wrong in (b"{", b"[]", b'{"id": "d3"}'):
+        path.write_bytes(b"".join([*lines[:3], wrong.ljust(len(lines[3]) - 1) + b"\n", *lines[4:]]))
+        backend, _ = open_index(tmp_path / "index")
+        with pytest.raises(IndexRefused, match=r"Passage 3 of .*index is damaged; build the index again\."):
+            backend.search(["number3"], 1)
+
+
+CANARY = {"row": 0, "id": "d0", "query": "passage number0 about topic0 and thing0"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("canaries", [], "names no canary by which the index could be checked"),
+        ("canaries", None, "values of the wrong type: canaries"),
+        ("canaries", [{"row": 1}], "a canary that does not name row, id and query"),
+        ("canaries", [1], "a canary that does not name row, id and query"),
+        ("canaries", [CANARY | {"row": "0"}], "a canary that does not name row, id and query"),
+        ("canaries", [CANARY | {"query": None}], "a canary that does not name row, id and query"),
+        ("canaries", [CANARY | {"more": 1}], "a canary that does not name row, id and query"),
+        ("canaries", [CANARY | {"row": 64}], "names canary rows \\[64\\] of 64 passages"),
+        ("canaries", [CANARY | {"row": -1}], "names canary rows \\[-1\\] of 64 passages"),
+        ("count", "64", "values of the wrong type: count"),
+        ("count", True, "values of the wrong type: count"),
+        ("kind", ["bm25"], "values of the wrong type: kind"),
+        ("kind", "other", "names the unknown kind 'other'"),
+        ("settings", [], "values of the wrong type: settings"),
+        ("settings", {}, "hold|Encoder record"),
+        ("versions", None, "values of the wrong type: versions"),
+    ],
+)
+@pytest.mark.parametrize("encoder", ["bm25", "hashing"])
+def test_a_manifest_with_unusable_values_is_refused(corpus, tmp_path, encoder, key, value, sentence):
+    build_index(corpus, encoder, tmp_path / "index")
+    path = tmp_path / "index" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(RetrieverServerError, match=sentence):
+        open_index(tmp_path / "index")
+
+
+@pytest.mark.parametrize("encoder", ["bm25", "hashing"])
+def test_every_setting_of_another_type_is_refused(corpus, tmp_path, encoder):
+    settings = build_index(corpus, encoder, tmp_path / "index").settings
+    path = tmp_path / "index" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for name in settings:
+        path.write_text(json.dumps(manifest | {"settings": settings | {name: [1]}}))
+        assert f"{name}" in refusal(tmp_path / "index")
+
+
+def test_a_manifest_nested_too_deeply_is_refused(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index")
+    (tmp_path / "index" / "manifest.json").write_text("[" * 100_000)
+    assert "is damaged" in refusal(tmp_path / "index")
+
+
+def test_leftovers_of_a_killed_build_are_not_in_the_way(corpus, tmp_path):
+    out = tmp_path / "index"
+    for kind in ("building", "replaced"):
+        left = tmp_path / f"index.{kind}-{os.getpid()}"
+        left.mkdir()
+        (left / "manifest.json").write_text("{}")
+    build_index(corpus, "bm25", out)
+    build_index(corpus, "hashing", out, force=True)
+    assert open_index(out)[1].kind == "dense"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_built_folder_has_the_usual_permissions(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index")
+    (tmp_path / "plain").mkdir()
+    assert (tmp_path / "index").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_place_that_cannot_be_written_is_refused_in_one_sentence(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(IndexRefused, match=r"The index .*file/index cannot be written \(.*\); choose another folder\."):
+        build_index(corpus, "bm25", tmp_path / "file" / "index")
+
+
+class CountingRows:
+    """Passages that count how often each is read."""
+
+    def __init__(self, passages) -> None:
+        self.passages = passages
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    def __getitem__(self, row: int) -> Passage:
+        self.reads += 1
+        return self.passages[row]
+
+
+def test_each_hit_reads_its_passage_once(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index")
+    rows = CountingRows(PassageStore(tmp_path / "index"))
+    backend = BM25Backend.from_passages(rows)
+    before = rows.reads
+    hits = backend.search(["passage about"], 5)[0]
+    assert rows.reads - before == 5
+    assert [Passage(hit.id, hit.contents) for hit in hits] == list(read_corpus(corpus))[:5]
