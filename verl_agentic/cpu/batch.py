@@ -6,7 +6,7 @@ Synchronous and single-threaded; `engine.Engine` drives it from its decode threa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from verl_agentic.cpu.kv_cache import RowCache
 from verl_agentic.cpu.request import Request
 from verl_agentic.cpu.sampling import BatchSampler
+from verl_agentic.cpu.sampling_params import SamplingParamsError
 from verl_agentic.cpu.stops import StopStrings
 
 
@@ -38,13 +39,15 @@ class Batch:
         """Prefill the prompts and draw their first tokens.
 
         Returns:
-            Those that are finished already; they have left again. If the forward pass raises, none has joined.
+            Those that are finished already; they have left again. If the pass or the draw raises, none has joined.
         """
         tokens, positions = _right_aligned([request.prompt for request in requests])
+        self._cache.clear(len(self.active), len(self.active) + len(requests))
         logits = self._forward(len(self.active), tokens, positions)
+        drawn = _draw(requests, BatchSampler([request.params for request in requests]), logits)
         self.active.extend(requests)
         self._sampler = None
-        return self._advance(requests, BatchSampler([request.params for request in requests]), logits)
+        return self._advance(requests, drawn)
 
     @torch.inference_mode()
     def step(self) -> list[Request]:
@@ -53,7 +56,8 @@ class Batch:
             self._sampler = BatchSampler([request.params for request in self.active])
         tokens = torch.tensor([[request.last_token] for request in self.active])
         positions = torch.tensor([[request.length - 1] for request in self.active])
-        return self._advance(list(self.active), self._sampler, self._forward(0, tokens, positions))
+        requests = list(self.active)
+        return self._advance(requests, _draw(requests, self._sampler, self._forward(0, tokens, positions)))
 
     @torch.inference_mode()
     def remove(self, request: Request) -> None:
@@ -61,7 +65,7 @@ class Batch:
         row, last = self.active.index(request), self.active.pop()
         if last is not request:
             self.active[row] = last
-            self._cache.move(len(self.active), row, last.length)
+            self._cache.move(len(self.active), row)
         self._sampler = None
 
     def clear(self) -> list[Request]:
@@ -85,11 +89,8 @@ class Batch:
         )
         return output.logits[:, -1].float()
 
-    def _advance(self, requests: Sequence[Request], sampler: BatchSampler, logits: torch.Tensor) -> list[Request]:
-        positions = np.array([request.length for request in requests], dtype=np.uint64)
-        constraints = {row: c for row, request in enumerate(requests) if (c := request.constraint()) is not None}
-        tokens, log_probs = sampler.draw(logits, positions, constraints)
-        for request, token, log_prob in zip(requests, tokens, log_probs, strict=True):
+    def _advance(self, requests: Sequence[Request], drawn: Iterable[tuple[int, float]]) -> list[Request]:
+        for request, (token, log_prob) in zip(requests, drawn, strict=True):
             self._append(request, token, log_prob)
         finished = [request for request in requests if request.done]
         for request in reversed(finished):
@@ -98,14 +99,29 @@ class Batch:
 
     def _append(self, request: Request, token: int, log_prob: float) -> None:
         try:
-            if not math.isfinite(log_prob):
-                raise FloatingPointError(
-                    f"the model's logits are not finite at position {request.length} of request "
-                    f"{request.request_id}: its weights have diverged; lower the learning rate"
-                )
+            _check_drawn(request, log_prob)
             request.append(token, log_prob, self._stops)
         except Exception as error:  # a fault of one request (its text, its numbers) must not end its neighbours
             request.error = error
+
+
+def _draw(requests: Sequence[Request], sampler: BatchSampler, logits: torch.Tensor) -> Iterable[tuple[int, float]]:
+    positions = np.array([request.length for request in requests], dtype=np.uint64)
+    constraints = {row: c for row, request in enumerate(requests) if (c := request.constraint()) is not None}
+    return zip(*sampler.draw(logits, positions, constraints), strict=True)
+
+
+def _check_drawn(request: Request, log_prob: float) -> None:
+    where = f"at position {request.length} of request {request.request_id}"
+    if log_prob == -math.inf:
+        raise SamplingParamsError(
+            f"every token the model can produce is forbidden {where} by min_tokens={request.params.min_tokens}: "
+            "ask for fewer stop_token_ids or a smaller min_tokens"
+        )
+    if not math.isfinite(log_prob):
+        raise FloatingPointError(
+            f"the model's logits are not finite {where}: its weights have diverged; lower the learning rate"
+        )
 
 
 def _right_aligned(prompts: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,6 +9,7 @@ Knows nothing of verl and ray.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,11 +18,17 @@ import torch
 
 from verl_agentic.cpu.batch import Batch
 from verl_agentic.cpu.decode_thread import DecodeThread, EngineClosedError
-from verl_agentic.cpu.model_checks import check_architecture, context_length, end_token_ids
+from verl_agentic.cpu.model_checks import (
+    check_architecture,
+    check_limits,
+    context_length,
+    end_token_ids,
+    vocabulary_size,
+)
 from verl_agentic.cpu.request import GenerationOutput, Request
 from verl_agentic.cpu.sampling_params import SamplingParams, SamplingParamsError
 from verl_agentic.cpu.stops import StopStrings
-from verl_agentic.cpu.weights import load_weights
+from verl_agentic.cpu.weights import WeightLoader
 
 __all__ = ["Engine", "EngineClosedError", "GenerationOutput", "SamplingParamsError"]
 
@@ -50,12 +57,12 @@ class Engine:
     ) -> None:
         self.max_model_len = context_length(model.config, max_model_len)
         check_architecture(model, self.max_model_len)
-        self._model = model
-        self._vocabulary = model.get_input_embeddings().weight.shape[0]
+        check_limits(max_batch=max_batch, max_prefill_tokens=max_prefill_tokens, threads=threads)
+        self._weights = WeightLoader(model)
+        self._vocabulary = vocabulary_size(model)
         self._end_tokens = end_token_ids(model, tokenizer)
         self._has_tokenizer = tokenizer is not None
         self._ids = itertools.count()
-        self._rejecting = False
         self._thread = DecodeThread(
             Batch(model, StopStrings(tokenizer) if tokenizer is not None else None),
             max_batch=max_batch,
@@ -77,17 +84,16 @@ class Engine:
             SamplingParamsError: a parameter is unknown or out of range.
             ValueError: the prompt is empty, too long for the context, or holds an unknown token.
             EngineClosedError: `close` was called.
+            RuntimeError: a weight update failed half-way and none has completed since.
         """
         deliver, future = _bridge()
         request = self._request(list(prompt_ids), SamplingParams.parse(sampling_params), request_id, deliver)
-        if self._rejecting:
-            request.finish_reason = "abort"
-            return request.output(self.weight_version)
         self._thread.enqueue(request)
         try:
             return await future
         except asyncio.CancelledError:
-            self._thread.submit(lambda: self._thread.abort([request]), lambda _: None)
+            with contextlib.suppress(EngineClosedError):  # then it has ended already
+                self._thread.submit(lambda: self._thread.abort([request]), lambda _: None, urgent=True)
             raise
 
     async def abort(self, request_id: str) -> bool:
@@ -97,7 +103,7 @@ class Engine:
             return bool(thread.abort([request for request in thread.in_flight() if request.request_id == request_id]))
 
         thread = self._thread
-        return await self._call(end)
+        return await self._call(end, urgent=True)
 
     async def abort_all(self, reject: bool = False) -> list[str]:
         """End every request and hold later ones until `resume`.
@@ -111,19 +117,19 @@ class Engine:
 
         def close_and_abort() -> list[str]:
             self._thread.gates.add("paused")
-            self._rejecting = reject
+            self._thread.rejecting = reject
             return self._thread.abort(self._thread.in_flight())
 
-        return await self._call(close_and_abort)
+        return await self._call(close_and_abort, urgent=True)
 
     async def resume(self) -> None:
         """Admit requests again after `abort_all`."""
 
         def reopen() -> None:
             self._thread.gates.discard("paused")
-            self._rejecting = False
+            self._thread.rejecting = False
 
-        await self._call(reopen)
+        await self._call(reopen, urgent=True)  # as `abort_all` is, so that the two keep their order
 
     async def sleep(self) -> None:
         """Wait for running requests, give the key-value memory back and hold later requests until `wake_up`."""
@@ -157,17 +163,24 @@ class Engine:
             last: False where more tensors of the same version follow in further calls.
 
         Raises:
-            KeyError, ValueError: a name or a shape that the model does not have.
+            KeyError, ValueError: a name or shape that the model does not have, or a weight that did not come by `last`.
+                Where earlier buckets have been loaded, requests then fail until an update completes.
         """
         named = list(tensors)
 
         def replace() -> None:
-            self._thread.gates.discard("weights")  # stays open if loading fails: waiting callers must not hang
-            load_weights(self._model, named)
+            thread = self._thread
+            thread.gates.discard("weights")  # stays open if loading fails: waiting callers must not hang
+            try:
+                self._weights.load(named, last)
+            except Exception as error:
+                thread.unusable = _half_updated(error) if self._weights.mixed else None
+                raise
+            thread.unusable = None
             if last:
-                self._thread.weight_version = version
+                thread.weight_version = version
             else:
-                self._thread.gates.add("weights")
+                thread.gates.add("weights")
 
         await self._call(replace, when_idle=True)
 
@@ -177,7 +190,7 @@ class Engine:
         return self._thread.weight_version
 
     def close(self) -> None:
-        """Stop the decode thread; requests in flight get EngineClosedError. Idempotent."""
+        """Stop the decode thread; requests in flight and calls that wait get EngineClosedError. Idempotent."""
         self._thread.close()
 
     def _request(self, prompt: list[int], params: SamplingParams, request_id: str | None, deliver: Any) -> Request:
@@ -206,10 +219,17 @@ class Engine:
             seen=seen,
         )
 
-    async def _call(self, run: Callable[[], Any], when_idle: bool = False) -> Any:
+    async def _call(self, run: Callable[[], Any], *, when_idle: bool = False, urgent: bool = False) -> Any:
         deliver, future = _bridge()
-        self._thread.submit(run, deliver, when_idle)
+        self._thread.submit(run, deliver, when_idle, urgent)
         return await future
+
+
+def _half_updated(error: Exception) -> RuntimeError:
+    return RuntimeError(
+        f"the rollout model holds weights of two versions, because an update failed after some had been replaced "
+        f"({error}): send all weights again"
+    )
 
 
 def _bridge() -> tuple[Callable[[Any], None], asyncio.Future[Any]]:
@@ -226,7 +246,7 @@ def _bridge() -> tuple[Callable[[Any], None], asyncio.Future[Any]]:
             future.set_result(result)
 
     def deliver(result: Any) -> None:
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, result)
 
     return deliver, future

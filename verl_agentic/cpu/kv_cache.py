@@ -1,7 +1,8 @@
 """Key-value memory in rows that requests enter and leave at any step.
 
-Row r, column c holds the key and value of the token at position c of the request in row r. Columns past a row's length
-hold left-overs of earlier requests; the attention mask hides them. Active requests always occupy rows [0, n).
+Row r, column c holds the key and value of the token at position c of the request in row r. Active requests always
+occupy rows [0, n). Columns past the length of such a row are zero: the attention mask gives them weight 0, and 0 times
+a NaN left behind by an earlier request would be NaN.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class RowLayer(CacheLayerMixin):
         memory.view(-1, *memory.shape[2:]).index_copy_(0, window.targets, states.transpose(1, 2).flatten(0, 1))
         return memory[window.first : window.last, : window.width].transpose(1, 2)
 
-    def resize(self, rows: int, columns: int) -> None:
-        """Grow to the given size; what is stored stays."""
-        if self.is_initialized:
-            self.keys, self.values = (_grown(memory, rows, columns) for memory in (self.keys, self.values))
+    def grown(self, rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Keys and values in memory of the given size; None where there are none yet."""
+        if not self.is_initialized:
+            return None
+        return _grown(self.keys, rows, columns), _grown(self.values, rows, columns)
 
     def get_seq_length(self) -> int:
         return self._window.width
@@ -108,11 +110,18 @@ class RowCache(Cache):
         # Additive and not bool: transformers' eager attention adds the mask, whatever its type.
         return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` columns of row `source` to row `target`."""
+    def clear(self, first: int, last: int) -> None:
+        """Zero the rows [first, last), which requests are about to enter."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.keys[first:last].zero_()
+                layer.values[first:last].zero_()
+
+    def move(self, source: int, target: int) -> None:
+        """Copy row `source` to row `target`, with the zeros past its length."""
         for layer in self.layers:
             for memory in (layer.keys, layer.values):
-                memory[target, :length] = memory[source, :length]
+                memory[target] = memory[source]
 
     def free(self) -> None:
         """Give the memory back; the next forward pass allocates anew."""
@@ -125,9 +134,14 @@ class RowCache(Cache):
         window = self._window
         if rows <= window.rows and columns <= window.columns:
             return
-        if rows > window.rows:
-            window.rows = max(rows, 2 * window.rows)
-        if columns > window.columns:
-            window.columns = -(-max(columns, window.columns * 3 // 2) // _COLUMNS) * _COLUMNS
-        for layer in self.layers:
-            layer.resize(window.rows, window.columns)
+        rows = window.rows if rows <= window.rows else max(rows, 2 * window.rows)
+        if columns <= window.columns:
+            columns = window.columns
+        else:
+            columns = -(-max(columns, window.columns * 3 // 2) // _COLUMNS) * _COLUMNS
+        # All layers first: if memory runs out at one of them, the requests that run keep a cache of one size.
+        memories = [layer.grown(rows, columns) for layer in self.layers]
+        window.rows, window.columns = rows, columns
+        for layer, memory in zip(self.layers, memories, strict=True):
+            if memory is not None:
+                layer.keys, layer.values = memory

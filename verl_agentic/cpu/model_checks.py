@@ -25,13 +25,32 @@ def context_length(config: Any, wanted: int | None) -> int:
 
 
 def end_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """End-of-sequence tokens named by the model's generation configuration, its configuration and the tokenizer."""
+    """End-of-sequence tokens named by the model's generation configuration, its configuration and the tokenizer.
+
+    Those outside the model's vocabulary are left out: they can be neither drawn nor forbidden.
+    """
     named = [getattr(getattr(model, "generation_config", None), "eos_token_id", None), model.config.eos_token_id]
     named.append(getattr(tokenizer, "eos_token_id", None))
     found: set[int] = set()
     for value in named:
         found.update([value] if isinstance(value, int) else value or ())
-    return frozenset(found)
+    return frozenset(token for token in found if 0 <= token < vocabulary_size(model))
+
+
+def vocabulary_size(model: Any) -> int:
+    """Tokens that the model has an embedding for; the tokenizer may know fewer."""
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
+def check_limits(**limits: int) -> None:
+    """Refuse limits under which no request would ever be served.
+
+    Raises:
+        ValueError: one of them is below 1.
+    """
+    for name, value in limits.items():
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1: the engine could serve no request")
 
 
 def check_architecture(model: Any, max_model_len: int) -> None:

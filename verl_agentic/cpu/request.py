@@ -82,7 +82,7 @@ class Request:
         self.log_probs.append(log_prob)
         if self.seen is not None:
             self.seen[token] = True
-        if len(self.token_ids) >= self.params.min_tokens:
+        if len(self.token_ids) > self.params.min_tokens:
             self._check_stop(token, stops)
         if self.finish_reason is None and len(self.token_ids) >= self.max_new:
             self.finish_reason = "length"

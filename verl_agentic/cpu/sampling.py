@@ -86,7 +86,8 @@ class BatchSampler:
             constraints: by row, where a row has any.
 
         Returns:
-            tokens [n], log-probabilities [n] (nan where the row's logits are not finite).
+            tokens [n], log-probabilities [n]: nan where the row's logits are not finite, -inf where its constraint
+            leaves no token (the token means nothing then).
         """
         scaled = logits / self._divisor
         log_probs = torch.log_softmax(scaled, dim=-1)
@@ -97,7 +98,10 @@ class BatchSampler:
         tokens = self._pick(probs, positions)
         if self._greedy is not None:
             tokens = torch.where(self._greedy, shaped.argmax(dim=-1), tokens)
-        return tokens.tolist(), log_probs.gather(1, tokens[:, None])[:, 0].tolist()
+        drawn = log_probs.gather(1, tokens[:, None])[:, 0]
+        if constraints:
+            drawn = drawn.masked_fill(shaped.isneginf().all(dim=-1) & drawn.isfinite(), -torch.inf)
+        return tokens.tolist(), drawn.tolist()
 
     def _pick(self, probs: torch.Tensor, positions: np.ndarray) -> torch.Tensor:
         # Inverse transform: the first token whose cumulative probability exceeds u. Double precision, since a float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,7 +29,8 @@ class SamplingParams:
         min_p: drop tokens below this share of the largest probability, in [0, 1]; 0 is off.
         repetition_penalty: divides positive and multiplies negative logits of tokens already in prompt or output; > 0.
         max_tokens: most new tokens, >= 1; None means what is left of the context.
-        min_tokens: end-of-sequence, stop tokens and stop strings are out of reach for this many tokens.
+        min_tokens: the first so many tokens are neither end-of-sequence nor stop tokens, and a stop string that one of
+            them completes is passed over.
         stop: strings that end the generation; the token that completes one is kept whole.
         stop_token_ids: tokens that end the generation; kept.
         include_stop_str_in_output: accepted for vLLM's sake. Token ids hold the completing token either way.
@@ -70,7 +71,7 @@ class SamplingParams:
         Raises:
             SamplingParamsError: an unknown key, or a value outside its range.
         """
-        given = {key: value for key, value in raw.items() if value is not None}
+        given = {key: _plain(value) for key, value in raw.items() if value is not None}
         if "max_new_tokens" in given:
             given.setdefault("max_tokens", given.pop("max_new_tokens"))
             given.pop("max_new_tokens", None)
@@ -79,8 +80,8 @@ class SamplingParams:
             if key not in known:
                 raise SamplingParamsError(f"unknown sampling parameter {key!r}{did_you_mean(key, known)}")
         given["stop"] = _strings(given.get("stop", ()))
-        given["stop_token_ids"] = tuple(given.get("stop_token_ids", ()))
-        given["logprobs"] = given.get("logprobs", False) is not False
+        given["stop_token_ids"] = _tokens(given.get("stop_token_ids", ()))
+        given["logprobs"] = _wanted(given.get("logprobs", False))
         given.setdefault("seed", secrets.randbits(63))
         params = cls(**given)
         params._check()
@@ -98,15 +99,39 @@ class SamplingParams:
             _integer("max_tokens", self.max_tokens, "at least 1", lambda v: v >= 1)
             if self.min_tokens > self.max_tokens:
                 raise SamplingParamsError(f"min_tokens={self.min_tokens} exceeds max_tokens={self.max_tokens}")
+        _flag("ignore_eos", self.ignore_eos)
+        _flag("include_stop_str_in_output", self.include_stop_str_in_output)
         for token in self.stop_token_ids:
             _integer("stop_token_ids", token, "token ids", lambda v: v >= 0)
 
 
+def _plain(value: Any) -> Any:
+    """A number of another library, such as numpy's, as python's own."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
 def _strings(value: Any) -> tuple[str, ...]:
-    strings = (value,) if isinstance(value, str) else tuple(value)
+    strings = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     if not all(isinstance(string, str) and string for string in strings):
         raise SamplingParamsError(f"stop={value!r} must be a string or a list of strings, none of them empty")
     return strings
+
+
+def _tokens(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SamplingParamsError(f"stop_token_ids={value!r} must be a list of token ids")
+    return tuple(_plain(token) for token in value)
+
+
+def _wanted(logprobs: Any) -> bool:
+    if not isinstance(logprobs, int):
+        raise SamplingParamsError(f"logprobs={logprobs!r} must be True, False or a number")
+    return logprobs is not False
+
+
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise SamplingParamsError(f"{name}={value!r} must be True or False")
 
 
 def _number(name: str, value: Any, allowed: str, holds: Any) -> None:

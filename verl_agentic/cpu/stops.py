@@ -47,7 +47,8 @@ class StopStrings:
         if string not in self._candidates:
             self._candidates[string] = self._tokens_with(string[-1])
         candidates = self._candidates[string]
-        return candidates is None or token in candidates
+        # Ids may have gaps, so a token past the listed ones may still have a text.
+        return candidates is None or token in candidates or token >= len(self._all_pieces())
 
     def _tokens_with(self, character: str) -> frozenset[int] | None:
         # White space may come from joining tokens and belong to none of them: then every token is a candidate.

@@ -1,6 +1,7 @@
 """Tiny real models and a byte-level tokenizer, shared by the tests of the embedded engine."""
 
 import asyncio
+import threading
 
 import pytest
 import torch
@@ -43,6 +44,11 @@ def llama():
     return build("llama")
 
 
+@pytest.fixture
+def qwen2():
+    return build("qwen2")
+
+
 @pytest.fixture(params=["llama", "qwen2"])
 def model(request):
     return build(request.param)
@@ -83,6 +89,41 @@ def engines():
     yield start
     for engine in opened:
         engine.close()
+
+
+class Hold:
+    """Stops a model's forward passes from the n-th on until `release`."""
+
+    def __init__(self, model, at):
+        self._at, self.passes = at, 0
+        self._reached, self._released = threading.Event(), threading.Event()
+        model.register_forward_pre_hook(self._wait)
+
+    def _wait(self, *_):
+        self.passes += 1
+        if self.passes >= self._at:
+            self._reached.set()
+            assert self._released.wait(60)
+
+    async def reached(self):
+        assert await asyncio.to_thread(self._reached.wait, 60)
+
+    def release(self):
+        self._released.set()
+
+
+@pytest.fixture
+def hold(engines):
+    """Builds `Hold`s, which let go before the engines are closed."""
+    made = []
+
+    def start(model, at=3):
+        made.append(Hold(model, at))
+        return made[-1]
+
+    yield start
+    for held in made:
+        held.release()
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_a_cancelled_caller_frees_its_place(llama, engines):
 
 
 def test_new_weights_wait_for_running_requests_and_serve_later_ones(llama, engines):
-    engine, steps = engines(llama), Steps(llama, 3)
+    engine = engines(llama)
     greedy = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
     torch.manual_seed(1)
     weights = [(name, torch.randn_like(value) * 0.3) for name, value in llama.state_dict().items()]
@@ -116,6 +116,7 @@ def test_new_weights_wait_for_running_requests_and_serve_later_ones(llama, engin
         return await before, await after
 
     old = asyncio.run(engine.generate(PROMPT, greedy)).token_ids
+    steps = Steps(llama, 3)
     before, after = asyncio.run(scenario())
     assert (before.token_ids, before.weight_version) == (old, None)
     assert (len(after.token_ids), after.weight_version) == (60, 7)
@@ -223,17 +224,63 @@ def test_diverged_weights_are_named(llama, engines, generate):
     assert "its weights have diverged; lower the learning rate" in str(error)
 
 
-def test_a_closed_engine_lets_nobody_wait(llama):
-    engine, steps = Engine(llama), Steps(llama, 3)
+def test_a_closed_engine_lets_nobody_wait(llama, hold):
+    engine, held = Engine(llama), hold(llama)
+    weights = list(llama.state_dict().items())
 
     async def scenario():
-        running = asyncio.ensure_future(engine.generate(PROMPT, LONG))
-        await steps.reached()
-        await asyncio.to_thread(engine.close)
-        with pytest.raises(EngineClosedError):
-            await running
+        first = asyncio.ensure_future(engine.generate(PROMPT, LONG))
+        await held.reached()
+        calls = [engine.generate(PROMPT, LONG), engine.sleep(), engine.drain(), engine.clear_cache(), engine.wake_up()]
+        calls += [engine.update_weights(weights, 1), engine.abort("x"), engine.abort_all(), engine.resume()]
+        waiting = [first, *map(asyncio.ensure_future, calls)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(asyncio.to_thread(engine.close))
+        while await refused(engine.drain()) is not True:
+            await asyncio.sleep(0.01)
+        held.release()
+        await closing
+        outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
+        assert [type(outcome) for outcome in outcomes] == [EngineClosedError] * 10
         with pytest.raises(EngineClosedError):
             await engine.generate(PROMPT, SHORT)
 
     asyncio.run(scenario())
     engine.close()
+
+
+async def refused(call):
+    """Whether a call is refused at once; None where it waits."""
+    waiting = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    return isinstance(waiting.exception(), EngineClosedError) if waiting.done() else None
+
+
+@pytest.mark.parametrize("idle", ["sleep", "drain", "clear_cache", "update_weights"])
+@pytest.mark.parametrize("end", ["abort", "abort_all", "cancel"])
+def test_aborts_overtake_what_waits_for_an_idle_batch(llama, engines, hold, idle, end):
+    engine, held = engines(llama), hold(llama)
+    arguments = (llama.state_dict().items(), 1) if idle == "update_weights" else ()
+
+    async def scenario():
+        running = asyncio.ensure_future(engine.generate(PROMPT, LONG, "long"))
+        await held.reached()
+        waiting = asyncio.ensure_future(getattr(engine, idle)(*arguments))
+        await asyncio.sleep(0)
+        if end == "cancel":
+            running.cancel()
+            ended = asyncio.ensure_future(asyncio.sleep(0))
+        else:
+            ended = asyncio.ensure_future(getattr(engine, end)(*["long"] * (end == "abort")))
+        await asyncio.sleep(0)
+        held.release()
+        await waiting
+        return await ended, *await asyncio.gather(running, return_exceptions=True)
+
+    ended, output = asyncio.run(scenario())
+    assert ended == {"abort": True, "abort_all": ["long"], "cancel": None}[end]
+    assert held.passes == 3
+    if end == "cancel":
+        assert isinstance(output, asyncio.CancelledError)
+    else:
+        assert (output.finish_reason, len(output.token_ids)) == ("abort", 3)

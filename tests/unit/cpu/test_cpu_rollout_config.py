@@ -97,8 +97,16 @@ def test_end_tokens_are_gathered_from_all_who_name_them(llama, tokenizer):
     llama.generation_config.eos_token_id = [7, 8]
     llama.config.eos_token_id = 9
     assert end_token_ids(llama, tokenizer) == {7, 8, 9, 1}
+    llama.generation_config.eos_token_id = [7, 319, 320, -1]  # the vocabulary ends at 319
+    assert end_token_ids(llama, tokenizer) == {7, 319, 9, 1}
     llama.config.eos_token_id = llama.generation_config.eos_token_id = None
     assert end_token_ids(llama, None) == frozenset()
+
+
+@pytest.mark.parametrize("limit", ["max_batch", "max_prefill_tokens", "threads"])
+def test_limits_under_which_no_request_would_be_served_are_refused(llama, engines, limit):
+    with pytest.raises(ValueError, match=f"{limit}=0 must be at least 1: the engine could serve no request"):
+        engines(llama, **{limit: 0})
 
 
 def test_context_length(llama):

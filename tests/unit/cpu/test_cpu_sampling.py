@@ -122,6 +122,16 @@ def test_forbidden_tokens_are_never_drawn():
     assert set(tokens) == {2, 3, 4, 5}
 
 
+@pytest.mark.parametrize("raw", [{}, {"temperature": 0}, {"top_p": 0.5}])
+def test_a_row_without_any_token_left_says_so_and_its_neighbour_draws(raw):
+    tokens, log_probs = draw(
+        LOGITS.repeat(2, 1), params(**raw), params(**raw), constraints={0: RowConstraint(forbidden=range(6))}
+    )
+    assert log_probs[0] == -math.inf
+    alone = draw(LOGITS[None], params(**raw))
+    assert (tokens[1], log_probs[1]) == (alone[0][0], pytest.approx(alone[1][0]))
+
+
 def test_a_row_draws_the_same_alone_and_among_others():
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(64, 50, generator=generator)

@@ -1,5 +1,6 @@
 """Parsing and checking of one request's sampling parameters."""
 
+import numpy as np
 import pytest
 
 from verl_agentic.cpu.sampling_params import SamplingParams, SamplingParamsError
@@ -34,6 +35,20 @@ def test_each_request_without_a_seed_gets_its_own():
     assert len({SamplingParams.parse({}).seed for _ in range(20)}) == 20
 
 
+def test_numbers_of_numpy_are_numbers():
+    sent = {
+        "seed": np.uint64(2**64 - 1),
+        "max_tokens": np.int64(3),
+        "temperature": np.float32(0.5),
+        "ignore_eos": np.bool_(True),
+        "stop_token_ids": np.array([4, 5]),
+    }
+    params = SamplingParams.parse(sent)
+    assert (params.seed, params.max_tokens, params.temperature) == (2**64 - 1, 3, 0.5)
+    assert params.ignore_eos is True
+    assert [(type(token), token) for token in params.stop_token_ids] == [(int, 4), (int, 5)]
+
+
 def test_temperatures_near_zero_are_greedy():
     assert SamplingParams.parse({"temperature": 0}).greedy
     assert SamplingParams.parse({"temperature": 1e-6}).greedy
@@ -59,7 +74,14 @@ def test_temperatures_near_zero_are_greedy():
         ({"seed": -1}, "seed=-1 must be in [0, 2**64)"),
         ({"stop": [""]}, "stop=[''] must be a string or a list of strings, none of them empty"),
         ({"stop": [5]}, "stop=[5] must be a string or a list of strings, none of them empty"),
+        ({"stop": 5}, "stop=5 must be a string or a list of strings, none of them empty"),
         ({"stop_token_ids": [-1]}, "stop_token_ids=-1 must be token ids"),
+        ({"stop_token_ids": 5}, "stop_token_ids=5 must be a list of token ids"),
+        ({"stop_token_ids": "5"}, "stop_token_ids='5' must be a list of token ids"),
+        ({"ignore_eos": "false"}, "ignore_eos='false' must be True or False"),
+        ({"include_stop_str_in_output": 1}, "include_stop_str_in_output=1 must be True or False"),
+        ({"logprobs": "false"}, "logprobs='false' must be True, False or a number"),
+        ({"seed": np.float64(3)}, "seed=3.0 must be in [0, 2**64)"),
     ],
 )
 def test_a_bad_value_is_one_sentence(raw, message):

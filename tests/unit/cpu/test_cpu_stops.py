@@ -3,7 +3,11 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 
+from verl_agentic.cpu.request import Request
+from verl_agentic.cpu.sampling_params import SamplingParams
 from verl_agentic.cpu.stops import StopStrings
 
 
@@ -47,6 +51,26 @@ def test_characters_of_several_bytes_and_tokens(tokenizer):
 
 def test_special_tokens_count_as_text(tokenizer):
     assert StopStrings(tokenizer).completed([tokenizer.eos_token_id], ["<eos>"]) == "<eos>"
+
+
+def test_tokens_behind_a_gap_in_the_ids_are_found():
+    words = {"a": 0, "b": 1, "<unk>": 2, "</search>": 10, "x</answer>y": 300}
+    gapped = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<unk>")))
+    assert len(gapped) == 5
+    stops = StopStrings(gapped)
+    assert stops.completed([0, 10], ["</answer>", "</search>"]) == "</search>"
+    assert stops.completed([10, 300], ["</answer>", "</search>"]) == "</answer>"
+    assert stops.completed([10, 301], ["</answer>", "</search>"]) is None
+
+
+@pytest.mark.parametrize("min_tokens", [0, 1, 2, 3])
+def test_a_stop_string_within_the_least_number_of_tokens_is_passed_over(tokenizer, min_tokens):
+    (token,) = tokenizer.encode("!")
+    params = SamplingParams.parse({"stop": "!", "min_tokens": min_tokens})
+    request = Request("r", [5], params, end_tokens=frozenset(), max_new=9, deliver=lambda _: None)
+    while not request.done:
+        request.append(token, -0.5, StopStrings(tokenizer))
+    assert (len(request.token_ids), request.finish_reason, request.stop_reason) == (min_tokens + 1, "stop", "!")
 
 
 @pytest.mark.parametrize("string", ["x", " ", "\n", "</search>", "東京", "</search>\n"])
