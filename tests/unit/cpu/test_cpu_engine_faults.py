@@ -100,12 +100,14 @@ def test_a_failed_growth_of_memory_leaves_running_requests_alone(llama, short_of
     assert (running.token_ids, later.token_ids) == (alone, other)
 
 
-def test_an_engine_serves_on_after_a_failed_growth_of_memory(llama, engines, generate, short_of_memory):
+@pytest.mark.parametrize("failing", [1, 2, 3, 4])
+def test_an_engine_serves_on_after_a_failed_growth_of_memory(llama, engines, generate, short_of_memory, failing):
     engine, long = engines(llama), ([7] * 100, SHORT)
     alone = generate(engines(llama), long)[0]
     generate(engine, (PROMPT, SHORT))
-    short_of_memory(2)
+    short_of_memory(failing)
     assert isinstance(generate(engine, long)[0], MemoryError)
+    assert generate(engine, long) == [alone]
     assert generate(engine, long, long) == [alone, alone]
 
 
@@ -227,3 +229,17 @@ def test_a_caller_cancelled_after_the_close_is_cancelled(llama, engines, hold):
             await running
 
     asyncio.run(scenario())
+
+
+def test_a_request_handed_over_after_a_refusal_began_is_refused_too(llama, engines):
+    engine, outcomes = engines(llama), []
+    late = request(PROMPT)
+    late.deliver = outcomes.append
+
+    async def scenario():
+        await engine.abort_all(reject=True)
+        engine._thread.enqueue(late)  # as by a caller who was past every check when the refusal began
+        await engine.drain()
+
+    asyncio.run(scenario())
+    assert [(output.finish_reason, output.token_ids) for output in outcomes] == [("abort", [])]
