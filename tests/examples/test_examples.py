@@ -17,6 +17,7 @@ def run(*command, timeout=300, **environment):
     )
 
 
+@pytest.mark.slow
 def test_01_turn_engine_by_hand():
     done = run("examples/01_turn_engine_by_hand.py")
     assert done.returncode == 0, done.stderr

@@ -352,6 +352,7 @@ TURNS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(TURNS, st.booleans(), st.booleans(), st.sampled_from([CODEC, GLUED]), st.integers(4, 60))
 def test_any_text_gives_a_truthful_episode(turns, eos, obeys_stops, codec, turn_tokens):

@@ -109,6 +109,7 @@ print(get_platform().device_name, "hf" in replica.RolloutReplicaRegistry._regist
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with an accelerator must not detect the CPU")
+@pytest.mark.slow
 def test_without_an_accelerator_the_cpu_is_detected_and_verl_adapted():
     assert run_python(HOOKED, VERL_PLATFORM="") == "cpu True True None True"
 
@@ -118,6 +119,7 @@ def test_the_variable_forces_the_cpu_and_the_engine_registry_is_redirected_late(
     assert run_python(code, VERL_PLATFORM="cpu") == "cpu True True cuda True"
 
 
+@pytest.mark.slow
 def test_on_another_platform_verl_stays_as_it_is():
     assert run_python(HOOKED, VERL_PLATFORM="nvidia") == "cuda False False None False"
 
