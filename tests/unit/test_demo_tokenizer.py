@@ -8,9 +8,10 @@ pytest.importorskip("transformers")
 
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.demo.codec import WordCodec
+from verl_agentic.bridge.codec import TokenizerCodec, check_append_only
 from verl_agentic.demo.policy import PolicyShape, build_policy, parameter_count
 from verl_agentic.demo.questions import KINDS, draw_question
-from verl_agentic.demo.tokenizer import build_tokenizer, check_append_only, check_round_trip, save_tokenizer, vocabulary
+from verl_agentic.demo.tokenizer import build_tokenizer, check_round_trip, save_tokenizer, vocabulary
 from verl_agentic.demo.world import generate_world
 
 TOKENIZER = build_tokenizer()
@@ -54,7 +55,7 @@ def test_newline_is_one_token_and_comes_back():
 
 
 def test_chat_template_only_appends():
-    check_append_only(TOKENIZER)
+    check_append_only(TokenizerCodec(TOKENIZER))
     text = TOKENIZER.apply_chat_template(
         [{"role": "user", "content": "Where"}], add_generation_prompt=True, tokenize=False
     )
@@ -65,7 +66,7 @@ def test_template_that_changes_earlier_text_is_refused():
     tokenizer = build_tokenizer()
     tokenizer.chat_template = "{{ messages | length }} {% for m in messages %}{{ m['content'] }} {% endfor %}"
     with pytest.raises(ValueError, match="not append-only"):
-        check_append_only(tokenizer)
+        check_append_only(TokenizerCodec(tokenizer))
 
 
 def test_saved_tokenizer_loads_beside_the_policy_with_the_same_ids(tmp_path):

@@ -7,10 +7,10 @@ own tokenizer class in place and break the vocabulary without a word (transforme
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from verl_agentic.bridge.codec import TokenizerCodec, check_append_only
 from verl_agentic.demo.lexicon import SPECIAL_TOKENS, plain_words, tags
 
 CHAT_TEMPLATE = (
@@ -58,21 +58,6 @@ def check_round_trip(tokenizer: Any, texts: Iterable[str]) -> None:
             )
 
 
-def check_append_only(tokenizer: Any) -> None:
-    """Raise ValueError unless the chat template of a longer conversation starts with that of a shorter one."""
-    messages = [
-        {"role": "user", "content": "Where was"},
-        {"role": "assistant", "content": "unknown"},
-        {"role": "user", "content": "answer now"},
-    ]
-    rendered = [tokenizer.apply_chat_template(messages[:n], tokenize=False) for n in (1, 2, 3)]
-    if not all(longer.startswith(shorter) for shorter, longer in pairwise(rendered)):
-        raise ValueError(
-            "the tokenizer's chat template is not append-only (a later message changes earlier text): "
-            "use a template that renders each message by itself."
-        )
-
-
 def save_tokenizer(folder: Path) -> Any:
     """Build, check and save the tokenizer to `folder`, then load it back as a trainer would, and check that too."""
     from transformers import AutoTokenizer
@@ -83,5 +68,5 @@ def save_tokenizer(folder: Path) -> Any:
     loaded = AutoTokenizer.from_pretrained(folder)
     for candidate in (tokenizer, loaded):
         check_round_trip(candidate, [" ".join(words)])
-        check_append_only(candidate)
+        check_append_only(TokenizerCodec(candidate))
     return loaded
