@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers")
 
-from verl_agentic.bridge.codec import TokenizerCodec
-from verl_agentic.demo.codec import WordCodec
 from verl_agentic.bridge.codec import TokenizerCodec, check_append_only
+from verl_agentic.demo.codec import WordCodec
 from verl_agentic.demo.policy import PolicyShape, build_policy, parameter_count
 from verl_agentic.demo.questions import KINDS, draw_question
 from verl_agentic.demo.tokenizer import build_tokenizer, check_round_trip, save_tokenizer, vocabulary
