@@ -45,6 +45,8 @@ setup(
         "recipes",
         "retriever_server",
         "retriever_server.backends",
+        "retriever_server.commands",
+        "retriever_server.encoders",
         "verl_agentic",
         "verl_agentic.bridge",
         "verl_agentic.clients",

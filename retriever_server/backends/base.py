@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.corpus import Passage
+
+if TYPE_CHECKING:
+    from retriever_server.encoders import Encoder
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,11 @@ class Rows(Protocol):
 
 
 class Backend(Protocol):
-    """A searchable index of passages."""
+    """A searchable index of passages; `encoder` turns texts into this index's vectors, where it has any."""
 
     kind: str
     passages: Rows
+    encoder: Encoder | None
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """Return for each query at most `topk` >= 1 hits, best first; ties are in row order.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bm25s
 from bm25s.stopwords import STOPWORDS_EN
@@ -17,6 +17,9 @@ from retriever_server.backends.base import Hit, Rows, best_rows, make_hits
 from retriever_server.errors import IndexRefused
 from retriever_server.records import misfits
 from retriever_server.text import clean, fold
+
+if TYPE_CHECKING:
+    from retriever_server.encoders import Encoder
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it asks for DEBUG when imported
 
@@ -71,6 +74,7 @@ class BM25Backend:
         self._model = model
         self._settings = settings
         self.passages: Rows = passages
+        self.encoder: Encoder | None = None
 
     @classmethod
     def from_passages(cls, passages: Rows, settings: BM25Settings | None = None) -> BM25Backend:

@@ -27,6 +27,7 @@ class DenseBackend:
     def __init__(self, index: faiss.Index, passages: Rows, encoder: Encoder) -> None:
         _check_index(index, passages, encoder)
         self._index = index
+        self.encoder: Encoder | None = encoder
         self._encoder = encoder
         self._owner = os.getpid()
         self.passages: Rows = passages

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from retriever_server.encoders.hashing import hash_ngrams
 from retriever_server.errors import EncoderError
-from retriever_server.hashing import hash_ngrams
 from retriever_server.records import misfits
 from retriever_server.text import clean
 
@@ -124,7 +124,7 @@ def open_encoder(record: EncoderRecord) -> Encoder:
     """Load the encoder of `record`; raises EncoderError when weights are absent or of another dimension (case P25)."""
     if record.id == "hashing":
         return HashingEncoder(record)
-    from retriever_server.transformer import TransformerEncoder
+    from retriever_server.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder(record, _resolve(record))
 
