@@ -47,6 +47,7 @@ setup(
         "retriever_server.backends",
         "retriever_server.commands",
         "retriever_server.encoders",
+        "retriever_server.rerankers",
         "verl_agentic",
         "verl_agentic.bridge",
         "verl_agentic.clients",

@@ -17,6 +17,14 @@ class EncoderError(RetrieverServerError):
     """An encoder that is unknown, not installed, or gives unusable vectors."""
 
 
+class RerankerError(RetrieverServerError):
+    """A reranker that is unknown, not installed, or whose record does not fit its model."""
+
+
+class SettingsError(RetrieverServerError):
+    """Settings that contradict each other or lie outside their range."""
+
+
 class RequestError(RetrieverServerError):
     """A request that breaks the wire schema (HTTP 400)."""
 
@@ -26,4 +34,16 @@ class SearchError(RetrieverServerError):
 
 
 class Overloaded(RetrieverServerError):
-    """Too many searches are waiting already (HTTP 503 with Retry-After)."""
+    """Too many requests or queries are waiting already (HTTP 429 with Retry-After)."""
+
+
+class Unavailable(RetrieverServerError):
+    """No index is open, or the server is stopping (HTTP 503 with Retry-After)."""
+
+
+class DeadlinePassed(RetrieverServerError):
+    """A request whose time ran out before its answer was found (HTTP 503 with Retry-After)."""
+
+
+class NotOffered(RetrieverServerError):
+    """Something that this server was not started with (HTTP 404)."""

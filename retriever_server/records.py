@@ -1,14 +1,39 @@
-"""Checking JSON values against the dataclass that they are to fill."""
+"""Checking JSON values against the dataclass that they are to fill, and reading them from a user's file."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, get_origin, get_type_hints
+
+FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
 def misfits(record: type, values: dict[str, Any]) -> list[str]:
     """Return the names in `values` that `record` does not declare, or declares with another type."""
     hints = get_type_hints(record)
     return sorted(name for name, value in values.items() if name not in hints or not _fits(value, hints[name]))
+
+
+def read_object(path: Path, what: str, error: type[Exception]) -> dict[str, Any]:
+    """Read the object that a .json or .yaml file holds; raises `error` with one sentence when it holds none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else _yaml(text)
+    except (OSError, ValueError, RecursionError) as cause:
+        raise error(f"The {what} {path} cannot be read: {' '.join(str(cause).split())}.") from cause
+    if not isinstance(values, dict):
+        raise error(f"The {what} {path} is not {'a JSON object' if path.suffix == '.json' else 'a mapping'}.")
+    return values
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _fits(value: Any, declared: Any) -> bool:

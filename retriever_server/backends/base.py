@@ -14,6 +14,7 @@ from retriever_server.corpus import Passage
 
 if TYPE_CHECKING:
     from retriever_server.encoders import Encoder
+    from retriever_server.rerankers import Reranker
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,12 @@ class Rows(Protocol):
 
 
 class Backend(Protocol):
-    """A searchable index of passages; `encoder` turns texts into this index's vectors, where it has any."""
+    """A searchable index of passages; `encoder` makes its vectors and `reranker` orders its hits, where it has any."""
 
     kind: str
     passages: Rows
     encoder: Encoder | None
+    reranker: Reranker | None
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """Return for each query at most `topk` >= 1 hits, best first; ties are in row order.

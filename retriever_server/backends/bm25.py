@@ -20,6 +20,7 @@ from retriever_server.text import clean, fold
 
 if TYPE_CHECKING:
     from retriever_server.encoders import Encoder
+    from retriever_server.rerankers import Reranker
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it asks for DEBUG when imported
 
@@ -75,6 +76,7 @@ class BM25Backend:
         self._settings = settings
         self.passages: Rows = passages
         self.encoder: Encoder | None = None
+        self.reranker: Reranker | None = None
 
     @classmethod
     def from_passages(cls, passages: Rows, settings: BM25Settings | None = None) -> BM25Backend:

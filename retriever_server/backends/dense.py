@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
@@ -14,6 +14,9 @@ from retriever_server.backends.base import Hit, Rows, make_hits
 from retriever_server.encoders import Encoder, Vectors, encode_passages, encode_queries
 from retriever_server.errors import EncoderError, IndexRefused, SearchError
 from retriever_server.text import clean
+
+if TYPE_CHECKING:
+    from retriever_server.rerankers import Reranker
 
 VECTORS = "vectors.faiss"
 SAME_VECTOR = 0.99  # cosine of a stored vector and the same passage encoded now; another pooling gives far less
@@ -28,6 +31,7 @@ class DenseBackend:
         _check_index(index, passages, encoder)
         self._index = index
         self.encoder: Encoder | None = encoder
+        self.reranker: Reranker | None = None
         self._encoder = encoder
         self._owner = os.getpid()
         self.passages: Rows = passages

@@ -5,16 +5,32 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from retriever_server.encoders.record import EncoderRecord, Vectors
 from retriever_server.text import fold
 
 NGRAMS = (3, 4, 5)
 LONGEST_WORD = 64  # characters; what a longer run of letters holds beyond is left out, so that its pieces stay few
 WORD_WEIGHT = 3.0  # a whole word in common counts more than a shared piece of one
+
+
+class HashingEncoder:
+    """Feature hashing of words and character 3- to 5-grams; needs no weights and gives the same vectors everywhere."""
+
+    def __init__(self, record: EncoderRecord) -> None:
+        self.record = record
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """See Encoder.encode."""
+        vectors = np.empty((len(texts), self.record.dimension), dtype=np.float32)
+        for position, text in enumerate(texts):
+            vectors[position] = hash_ngrams(text, self.record.dimension)
+        return vectors
 
 
 def hash_ngrams(text: str, dimension: int) -> NDArray[np.float32]:
