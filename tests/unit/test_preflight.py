@@ -55,7 +55,13 @@ def test_everything_in_order_passes_and_says_so(config, demo, capsys):
     with start_server(build_index(demo, line=lambda text: None)) as server:
         config.agentic.retriever.urls = [server.url]
         Preflight().on_job_start(config)
-    assert "preflight passed" in capsys.readouterr().out
+        passed = capsys.readouterr().out
+        assert re.search(rf"verl-agentic: retriever at {server.url}: .*; \d+ queries/s at 8 at a time\n", passed)
+        assert "preflight passed" in passed
+        config.agentic.retriever.min_queries_per_s = 1e9
+        sentence = refused(config, capsys)
+    assert f"retriever at {server.url} answers " in sentence
+    assert " queries/s at 8 at a time, agentic.retriever.min_queries_per_s asks for 1e+09; add servers to" in sentence
 
 
 def test_a_retriever_that_is_down(config, capsys):

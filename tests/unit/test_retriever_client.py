@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -114,9 +116,8 @@ def test_a_transient_failure_is_retried():
         client = RetrieverClient(url)
         assert ask(client, "q")[0][0].id == "p1"
     assert len(bodies) == 3
-    assert client.counters.as_dict() | {"seconds": 0} == {
-        "calls": 1, "queries": 1, "empty": 0, "errors": 0, "retries": 2, "seconds": 0,
-    }  # fmt: skip
+    counted = {name: value for name, value in client.counters.as_dict().items() if not name.startswith("seconds")}
+    assert counted == {"calls": 1, "queries": 1, "empty": 0, "errors": 0, "retries": 2, "cache_hits": 0}
 
 
 def test_retries_are_bounded():
@@ -194,6 +195,48 @@ def test_empty_results_are_counted():
         client = RetrieverClient(url)
         assert ask(client, "a", "b") == [[], []]
     assert (client.counters.queries, client.counters.empty) == (2, 2)
+
+
+def test_cache_hits_are_what_the_servers_header_says():
+    answers = [(200, GOOD, {"X-Cache-Hits": "1"}), (200, GOOD, {"X-Cache-Hits": "-3"}), (200, GOOD, {})]
+    with scripted_server(*answers) as (url, _):
+        client = RetrieverClient(url)
+        for _ in answers:
+            client.retrieve_sync(["q"])
+    assert client.counters.cache_hits == 1
+
+
+def test_errors_are_counted_by_kind():
+    with scripted_server((400, {"error": "no"}, {}), (200, {}, {}), (400, {"error": "no"}, {})) as (url, _):
+        client = RetrieverClient(url)
+        for _ in range(3):
+            failure(client, "q")
+    assert {name: value for name, value in client.counters.as_dict().items() if name.startswith("errors")} == {
+        "errors": 3, "errors_refused": 2, "errors_shape": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_honoured_in_seconds_and_as_a_date(status):
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    for asked, wait in (("1", 1.0), (date, 25.0), ("soon", 0.1)):
+        with scripted_server((status, {"error": "busy"}, {"Retry-After": asked}), (200, GOOD, {})) as (url, bodies):
+            client = RetrieverClient(url, deadline_s=5, retries=1)
+            before = time.monotonic()
+            if wait > 5:
+                assert failure(client, "q").kind == "deadline"
+            else:
+                assert ask(client, "q")[0][0].id == "p1"
+                assert time.monotonic() - before >= wait
+        assert len(bodies) == (1 if wait > 5 else 2)
+
+
+def test_a_busy_server_does_not_keep_a_call_from_an_idle_one():
+    with scripted_server((503, {"error": "busy"}, {"Retry-After": "3600"})) as (busy, _), \
+            scripted_server((200, GOOD, {})) as (idle, _):  # fmt: skip
+        client = RetrieverClient([idle, busy], deadline_s=60)
+        assert [ask(client, "q")[0][0].id for _ in range(4)] == ["p1"] * 4
+    assert client.counters.errors == 0
 
 
 def test_no_queries_need_no_server():

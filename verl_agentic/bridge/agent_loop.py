@@ -18,11 +18,13 @@ from verl_agentic.bridge.output import row_outputs
 from verl_agentic.bridge.prompts import PromptPack, load_pack
 from verl_agentic.bridge.settings import Settings, load_settings
 from verl_agentic.bridge.turn_engine import Sample, TurnEngine, render_passages
-from verl_agentic.clients.retriever import RetrieverClient, RetrieverError
+from verl_agentic.clients.errors import RetrieverError
+from verl_agentic.clients.retriever import RetrieverClient
 from verl_agentic.core.environment import Passage
 from verl_agentic.core.items import question_and_golds
 from verl_agentic.core.method import Method
 from verl_agentic.core.outcomes import InfraFault, InfraFaultError
+from verl_agentic.core.queries import QueryLog
 from verl_agentic.core.seeds import request_seed
 from verl_agentic.core.trajectory import check_episode
 
@@ -106,6 +108,33 @@ class Generation:
             self.extra_fields[key] = pick(versions) if versions else None
 
 
+class Retrieval:
+    """The session's search: asks the retriever, and remembers what was asked and how long it took.
+
+    Args:
+        client: the worker's client.
+
+    Attributes:
+        seconds: spent waiting for passages.
+        log: the session's queries.
+    """
+
+    def __init__(self, client: RetrieverClient):
+        self._client = client
+        self.seconds = 0.0
+        self.log = QueryLog()
+
+    async def __call__(self, query: str) -> list[Passage]:
+        started = time.perf_counter()
+        self.log.note(query)
+        try:
+            return (await self._client.retrieve([query]))[0]
+        except RetrieverError as error:
+            raise InfraFaultError("retriever", str(error)) from error
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
 class MethodAgentLoop(AgentLoopBase):
     """The agent loop of a method with one growing context; a method's own class sets `method` and nothing else."""
 
@@ -133,16 +162,15 @@ class MethodAgentLoop(AgentLoopBase):
         settings = place.settings
         question, golds = question_and_golds(row)
         generation = Generation(self.server_manager, sampling_params, self._seed_of(settings, row, question))
-        search_seconds = [0.0]
-        search = partial(self._search, place.retriever, search_seconds)
-        environment = self.method.environment(search, partial(render_passages, place.pack))
+        retrieval = Retrieval(place.retriever)
+        environment = self.method.environment(retrieval, partial(render_passages, place.pack))
         episode = await place.engine.run(question, generation, environment)
         score = self.method.score(episode, golds, settings.reward)
         if settings.assert_tokens:
             check_episode(episode, score.rewards, generation.sampled)
         extra = {**generation.extra_fields, "sampled": generation.sampled if settings.assert_tokens else None}
-        timing = {"generate_sequences": generation.seconds, "tool_calls": search_seconds[0]}
-        return row_outputs(episode, score, timing, extra)
+        timing = {"generate_sequences": generation.seconds, "tool_calls": retrieval.seconds}
+        return row_outputs(episode, score, timing, extra, {"duplicate_queries": float(retrieval.log.duplicates)})
 
     @staticmethod
     def _seed_of(settings: Settings, row: Mapping[str, Any], question: str) -> Any:
@@ -155,13 +183,3 @@ class MethodAgentLoop(AgentLoopBase):
             int(row.get("session_id", 0)),
             split=str(info.get("split", "train")),
         )
-
-    @staticmethod
-    async def _search(client: RetrieverClient, seconds: list[float], query: str) -> list[Passage]:
-        started = time.perf_counter()
-        try:
-            return (await client.retrieve([query]))[0]
-        except RetrieverError as error:
-            raise InfraFaultError("retriever", str(error)) from error
-        finally:
-            seconds[0] += time.perf_counter() - started

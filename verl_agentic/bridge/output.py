@@ -29,7 +29,7 @@ class RowOutput(AgentLoopOutput):
 
 
 def row_outputs(
-    episode: Episode, score: Score, timing: dict[str, float], extra: dict[str, Any]
+    episode: Episode, score: Score, timing: dict[str, float], extra: dict[str, Any], metrics: dict[str, float]
 ) -> list[AgentLoopOutput]:
     """The rows of an episode, in time order.
 
@@ -38,6 +38,7 @@ def row_outputs(
         score: its rewards and scalars.
         timing: verl's agent loop metrics (seconds).
         extra: fields for every row, the rollout's weight version among them.
+        metrics: scalars of the session that are not the method's, logged beside those of the score.
     """
     return [
         RowOutput(
@@ -49,16 +50,16 @@ def row_outputs(
             reward_score=total(score.rewards),
             num_turns=2 * len(episode.turns),
             metrics=AgentLoopMetrics(**timing),
-            extra_fields={**extra, **_describe(episode, score)},
+            extra_fields={**extra, **_describe(episode, {**metrics, **score.metrics})},
         )
         for row, rewards in zip(episode.rows, score.rewards, strict=True)
     ]
 
 
-def _describe(episode: Episode, score: Score) -> dict[str, Any]:
+def _describe(episode: Episode, metrics: dict[str, float]) -> dict[str, Any]:
     fault = episode.outcome.code.value if isinstance(episode.outcome, ModelFault) else None
     return {
-        "reward_extra_info": score.metrics,
+        "reward_extra_info": metrics,
         "outcome": episode.outcome.kind,
         "fault": fault,
         "prediction": episode.prediction,

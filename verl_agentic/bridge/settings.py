@@ -22,6 +22,8 @@ class RetrieverSettings:
     timeout_s: float
     deadline_s: float
     retries: int
+    min_queries_per_s: float
+    check_concurrent: int
 
 
 @dataclass(frozen=True)

@@ -179,15 +179,23 @@ def check_tags(codec: Any, grammar: Any) -> None:
 
 
 def check_retriever(config: DictConfig) -> None:
-    """Every retriever server answers a test query."""
-    from verl_agentic.clients.retriever import RetrieverClient, RetrieverError
+    """Every retriever server answers, finds its own canaries and is fast enough; what was found is printed."""
+    from verl_agentic.bridge.settings import load_settings
+    from verl_agentic.clients.errors import RetrieverError
+    from verl_agentic.clients.retriever import RetrieverClient
 
-    retriever = config.agentic.retriever
-    urls = [retriever.urls] if isinstance(retriever.urls, str) else list(retriever.urls)
+    retriever = load_settings(config).retriever
+    client = RetrieverClient(
+        retriever.urls, retriever.topk, retriever.timeout_s, retriever.deadline_s, retriever.retries
+    )
     try:
-        RetrieverClient(urls, topk=retriever.topk, timeout_s=retriever.timeout_s).check()
+        found = client.check_startup(
+            concurrent=retriever.check_concurrent, min_queries_per_s=retriever.min_queries_per_s
+        )
     except RetrieverError as error:
         raise PreflightError(str(error)) from error
+    for server in found:
+        print(f"verl-agentic: {server}")
 
 
 def _preparation(config: DictConfig) -> str:
