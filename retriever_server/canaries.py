@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from retriever_server.backends.base import Backend, Hit
 from retriever_server.errors import IndexRefused
 from retriever_server.manifest import Canary
@@ -15,15 +17,17 @@ def first_words(contents: str) -> str:
     return " ".join(contents.split()[:WORDS])
 
 
-def choose_canaries(backend: Backend) -> tuple[list[Canary], float]:
-    """Return the canaries that hold among evenly spaced passages, and the share of the sample that they are.
+def choose_canaries(parts: Sequence[Backend]) -> tuple[list[Canary], float]:
+    """Return the canaries that hold in every part among evenly spaced passages, and the share of the sample they are.
 
     Raises IndexRefused when no sampled passage is found by its own first words.
     """
-    count = len(backend.passages)
+    passages = parts[0].passages
+    count = len(passages)
     rows = sorted({position * count // SAMPLE for position in range(SAMPLE)})
-    sample = [Canary(row, backend.passages[row].id, first_words(backend.passages[row].contents)) for row in rows]
-    holding = [canary for canary, held in zip(sample, _held(backend, sample), strict=True) if held]
+    sample = [Canary(row, passages[row].id, first_words(passages[row].contents)) for row in rows]
+    held = [all(line) for line in zip(*(held_canaries(part, sample) for part in parts), strict=True)]
+    holding = [canary for canary, holds in zip(sample, held, strict=True) if holds]
     if not holding:
         raise IndexRefused(
             f"None of {len(sample)} sampled passages is found by its own first words; "
@@ -32,9 +36,9 @@ def choose_canaries(backend: Backend) -> tuple[list[Canary], float]:
     return holding, len(holding) / len(sample)
 
 
-def check_canaries(backend: Backend, canaries: list[Canary]) -> None:
+def check_canaries(part: Backend, canaries: list[Canary]) -> None:
     """Raise IndexRefused, saying how many failed, unless every canary still retrieves its passage first."""
-    held = _held(backend, canaries)
+    held = held_canaries(part, canaries)
     if not all(held):
         raise IndexRefused(
             f"{held.count(False)} of {len(held)} self-retrieval canaries fail: the index and its encoder, analyzer or "
@@ -42,8 +46,9 @@ def check_canaries(backend: Backend, canaries: list[Canary]) -> None:
         )
 
 
-def _held(backend: Backend, canaries: list[Canary]) -> list[bool]:
-    found = backend.search([canary.query for canary in canaries], 1)
+def held_canaries(part: Backend, canaries: list[Canary]) -> list[bool]:
+    """Return for each canary whether `part` finds its passage first."""
+    found = part.search([canary.query for canary in canaries], 1)
     return [bool(hits) and _is_passage(hits[0], canary) for hits, canary in zip(found, canaries, strict=True)]
 
 

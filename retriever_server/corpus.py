@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import zlib
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from retriever_server.errors import CorpusError
 
+BUFFER = 1 << 20  # bytes of one read
 EXPECTED = 'expected {"id", "contents"} or {"id", "title", "text"}'
 
 
@@ -29,25 +34,104 @@ def join_title(title: str, text: str) -> str:
     return f'"{title}"\n{text}'
 
 
-def read_corpus(path: Path) -> Iterator[Passage]:
-    """Yield the passages of `path` (.jsonl or .jsonl.gz) in file order.
+class CorpusReader:
+    """The passages of a .jsonl or .jsonl.gz file in file order, read line by line.
 
-    Raises CorpusError, naming file and line, on a missing file, bad JSON, bad UTF-8, a row without the expected keys or
-    an identifier that an earlier row has.
+    Iterating raises CorpusError, naming file and line, on a missing file, bad JSON, bad UTF-8, a row without the
+    expected keys, and at the end on an identifier that two rows have. `sha256`, of the file's bytes, is known once it
+    was read to its end; of an identifier 8 bytes are kept in memory.
     """
-    line_number = 0
-    seen: set[int] = set()  # 64-bit hashes: a fraction of the identifiers' memory, and no two of 10^7 are likely equal
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes_read = 0
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of what was read of the file, compressed as it is, in hexadecimal."""
+        return self._digest.hexdigest()
+
+    def __iter__(self) -> Iterator[Passage]:
+        self.bytes_read, self._digest = 0, hashlib.sha256()
+        hashes = array("q")
+        for _, passage in self._numbered():
+            hashes.append(hash(passage.id))
+            yield passage
+        repeated = _repeated(hashes)
+        if repeated:
+            self._refuse_repeats(repeated)
+
+    def _numbered(self) -> Iterator[tuple[int, Passage]]:
+        line_number = 0
+        try:
+            with open(self.path, "rb", buffering=0) as file, _lines(self.path, _Watched(file, self._watch)) as lines:
+                for line_number, raw in enumerate(lines, start=1):
+                    if raw.strip():
+                        yield line_number, _parse_line(raw, f"{self.path} line {line_number}")
+        except (OSError, EOFError, zlib.error) as error:
+            raise CorpusError(f"{self.path} cannot be read after line {line_number}: {error}.") from error
+
+    def _watch(self, data: memoryview) -> None:
+        self.bytes_read += len(data)
+        self._digest.update(data)
+
+    def _refuse_repeats(self, hashes: set[int]) -> None:
+        # two identifiers may share a hash: the second reading compares the identifiers themselves
+        first: dict[str, int] = {}
+        digest = self._digest
+        for line_number, passage in self._numbered():
+            if hash(passage.id) not in hashes:
+                continue
+            if passage.id in first:
+                raise CorpusError(
+                    f"{self.path} line {line_number} repeats the id '{passage.id}' of line {first[passage.id]}; "
+                    "make ids unique."
+                )
+            first[passage.id] = line_number
+        self._digest = digest
+
+
+def read_corpus(path: Path) -> Iterator[Passage]:
+    """Yield the passages of `path` in file order; raises CorpusError as CorpusReader does."""
+    return iter(CorpusReader(path))
+
+
+def corpus_stat(path: Path) -> list[int]:
+    """Return the bytes of a corpus file and its time of change in nanoseconds; raises CorpusError when it is none."""
     try:
-        with _open(path) as lines:
-            for line_number, raw in enumerate(lines, start=1):
-                if raw.strip():
-                    passage = _parse_line(raw, f"{path} line {line_number}")
-                    if hash(passage.id) in seen:
-                        raise CorpusError(f"{path} line {line_number} repeats the id '{passage.id}'; make ids unique.")
-                    seen.add(hash(passage.id))
-                    yield passage
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorpusError(f"{path} cannot be read after line {line_number}: {error}.") from error
+        stat = path.stat()
+    except OSError as error:
+        raise CorpusError(f"The corpus {path} cannot be read: {error.strerror}.") from error
+    if not path.is_file():
+        raise CorpusError(f"The corpus {path} is not a file; expected .jsonl or .jsonl.gz.")
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _repeated(hashes: array[int]) -> set[int]:
+    ordered = np.sort(np.frombuffer(hashes, dtype=np.int64)) if hashes else np.empty(0, dtype=np.int64)
+    return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+
+
+class _Watched(io.RawIOBase):
+    """A file that shows every byte read from it to `watch`."""
+
+    def __init__(self, file: io.RawIOBase, watch: Callable[[memoryview], None]) -> None:
+        self._file = file
+        self._watch = watch
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer) or 0
+        self._watch(memoryview(buffer)[:count])
+        return count
+
+
+def _lines(path: Path, file: io.RawIOBase) -> Any:
+    buffered = io.BufferedReader(file, BUFFER)
+    return gzip.GzipFile(fileobj=buffered) if path.suffix == ".gz" else buffered
 
 
 def file_sha256(path: Path) -> str:
@@ -57,10 +141,6 @@ def file_sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CorpusError(f"The corpus {path} cannot be read: {error.strerror}.") from error
-
-
-def _open(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
 
 
 def _parse_line(raw: bytes, where: str) -> Passage:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -51,9 +50,6 @@ class Backend(Protocol):
 
     def settings(self) -> dict[str, Any]:
         """Return what declares this index (BM25 settings, or the encoder record) as JSON values."""
-
-    def save(self, folder: Path) -> None:
-        """Write the index, without its passages, into `folder`."""
 
 
 def best_rows(scores: NDArray[np.floating[Any]], topk: int) -> NDArray[np.intp]:

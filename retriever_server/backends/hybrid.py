@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retriever_server.backends.base import Backend, Hit, Rows, make_hits
@@ -47,11 +46,6 @@ class HybridBackend:
         """See Backend.settings."""
         parts = [{"kind": part.kind, "settings": part.settings()} for part in self.parts]
         return {"parts": parts, "fusion": asdict(self.fusion)}
-
-    def save(self, folder: Path) -> None:
-        """See Backend.save; each part writes its own files."""
-        for part in self.parts:
-            part.save(folder)
 
     def _join(self, lists: list[list[Hit]], topk: int) -> list[Hit]:
         fused = fuse([[(hit.row, hit.score) for hit in hits] for hits in lists], self.fusion)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,10 +47,6 @@ class RerankedBackend:
     def settings(self) -> dict[str, Any]:
         """See Backend.settings; those of the first stage, since the index on disk holds nothing of the reranker."""
         return self.first_stage.settings()
-
-    def save(self, folder: Path) -> None:
-        """See Backend.save."""
-        self.first_stage.save(folder)
 
     def _order(self, hits: list[Hit], scores: np.ndarray, topk: int) -> list[Hit]:
         before = [(hit.row, hit.score) for hit in hits]

@@ -67,7 +67,7 @@ def test_bad_rows_name_their_line(tmp_path, raw, sentence):
 def test_repeated_ids_name_the_second_line(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_text('{"id": "1", "contents": "one"}\n\n{"id": 2, "contents": "one"}\n{"id": 1, "contents": "two"}\n')
-    assert complaint(path) == "FILE line 4 repeats the id '1'; make ids unique."
+    assert complaint(path) == "FILE line 4 repeats the id '1' of line 1; make ids unique."
 
 
 def test_missing_file_and_truncated_gzip(tmp_path):

@@ -1,7 +1,6 @@
 """Index folders that were cut, edited or left half built: each is refused in one sentence."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from retriever_server.passages import PassageStore
 PARTS = {
     "bm25": ["manifest.json", "passages.jsonl", "passages.offsets.npy", "data.csc.index.npy", "indices.csc.index.npy",
              "indptr.csc.index.npy", "params.index.json", "vocab.index.json"],
-    "hashing": ["manifest.json", "passages.jsonl", "passages.offsets.npy", "vectors.faiss"],
+    "hashing": ["manifest.json", "passages.jsonl", "passages.offsets.npy", "vectors.faiss", "canaries.npy"],
 }  # fmt: skip
 
 
@@ -54,6 +53,16 @@ def test_the_sizes_of_a_cut_passage_file_are_told(corpus, tmp_path):
     )
 
 
+def test_the_sizes_of_cut_vectors_are_told(corpus, tmp_path):
+    build_index(corpus, "hashing", tmp_path / "index")
+    path = tmp_path / "index" / "vectors.faiss"
+    path.write_bytes(path.read_bytes()[:-1])
+    # 64 vectors of 1024 floats behind a header of 45 bytes
+    assert refusal(tmp_path / "index") == (
+        f"{path} is damaged (262188 bytes where the manifest says 262189); build the index again."
+    )
+
+
 def test_a_passage_overwritten_in_place_is_refused_when_it_is_read(corpus, tmp_path):
     build_index(corpus, "bm25", tmp_path / "index")
     path = tmp_path / "index" / "passages.jsonl"
@@ -82,10 +91,15 @@ CANARY = {"row": 0, "id": "d0", "query": "passage number0 about topic0 and thing
         ("canaries", [CANARY | {"row": -1}], "names canary rows \\[-1\\] of 64 passages"),
         ("count", "64", "values of the wrong type: count"),
         ("count", True, "values of the wrong type: count"),
-        ("kind", ["bm25"], "values of the wrong type: kind"),
-        ("kind", "other", "names the unknown kind 'other'"),
-        ("settings", [], "values of the wrong type: settings"),
-        ("settings", {}, "hold|Encoder record"),
+        ("kind", ["bm25"], r"damaged \(kind \['bm25'\] of (bm25|dense) parts\)"),
+        ("kind", "other", r"damaged \(kind 'other' of (bm25|dense) parts\)"),
+        ("parts", {}, "values of the wrong type: parts"),
+        ("parts", [], r"names parts of the kinds \[\]"),
+        ("parts", [{"kind": "bm25"}], "a part that does not name kind, settings and vectors"),
+        ("parts", [{"kind": "bm25", "settings": [], "vectors": {}}], "a part that does not name"),
+        ("files", [{"name": "a", "bytes": "1", "sha256": ""}], "a file that does not name name, bytes and sha256"),
+        ("files", [{"name": "../a", "bytes": 1, "sha256": ""}], r"names files outside its folder \(../a\)"),
+        ("files", [{"name": "a", "bytes": 1, "sha256": ""}], "index/a is missing; build the index again"),
         ("versions", None, "values of the wrong type: versions"),
     ],
 )
@@ -100,11 +114,13 @@ def test_a_manifest_with_unusable_values_is_refused(corpus, tmp_path, encoder, k
 
 @pytest.mark.parametrize("encoder", ["bm25", "hashing"])
 def test_every_setting_of_another_type_is_refused(corpus, tmp_path, encoder):
-    settings = build_index(corpus, encoder, tmp_path / "index").settings
+    build_index(corpus, encoder, tmp_path / "index")
     path = tmp_path / "index" / "manifest.json"
     manifest = json.loads(path.read_text())
-    for name in settings:
-        path.write_text(json.dumps(manifest | {"settings": settings | {name: [1]}}))
+    part = manifest["parts"][0]
+    for what, name in [(group, name) for group in ("settings", "vectors") for name in part[group]]:
+        damaged = part | {what: part[what] | {name: {"x": 1}}}
+        path.write_text(json.dumps(manifest | {"parts": [damaged]}))
         assert f"{name}" in refusal(tmp_path / "index")
 
 
@@ -112,18 +128,6 @@ def test_a_manifest_nested_too_deeply_is_refused(corpus, tmp_path):
     build_index(corpus, "bm25", tmp_path / "index")
     (tmp_path / "index" / "manifest.json").write_text("[" * 100_000)
     assert "is damaged" in refusal(tmp_path / "index")
-
-
-def test_leftovers_of_a_killed_build_are_not_in_the_way(corpus, tmp_path):
-    out = tmp_path / "index"
-    for kind in ("building", "replaced"):
-        left = tmp_path / f"index.{kind}-{os.getpid()}"
-        left.mkdir()
-        (left / "manifest.json").write_text("{}")
-    build_index(corpus, "bm25", out)
-    build_index(corpus, "hashing", out, force=True)
-    assert open_index(out)[1].kind == "dense"
-    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_built_folder_has_the_usual_permissions(corpus, tmp_path):

@@ -13,6 +13,7 @@ from retriever_server.backends.dense import DenseBackend
 from retriever_server.corpus import Passage
 from retriever_server.encoders import RECORDS, EncoderRecord, encode_passages, encode_queries, open_encoder
 from retriever_server.errors import EncoderError, IndexRefused, SearchError
+from retriever_server.vectors.search import VectorIndex
 
 ROOT = Path(__file__).resolve().parents[2]
 HASHING = open_encoder(RECORDS["hashing"])
@@ -54,24 +55,17 @@ def test_same_ranking_as_a_plain_loop():
 
 def test_p24_count_mismatch_is_refused_naming_both():
     with pytest.raises(IndexRefused, match="holds 10 vectors but the passage file holds 8 passages"):
-        DenseBackend(flat(10, 1024), animal_passages(8), HASHING)
+        DenseBackend(VectorIndex(flat(10, 1024)), animal_passages(8), HASHING)
 
 
 def test_p25_dimension_mismatch_is_refused_naming_both():
     with pytest.raises(IndexRefused, match="vectors of 384 dimensions but encoder 'hashing' gives 1024"):
-        DenseBackend(flat(8, 384), animal_passages(8), HASHING)
+        DenseBackend(VectorIndex(flat(8, 384)), animal_passages(8), HASHING)
 
 
 def test_p26_empty_index_is_refused():
     with pytest.raises(IndexRefused, match="The vector index is empty"):
-        DenseBackend(faiss.IndexFlatIP(1024), [], HASHING)
-
-
-def test_another_metric_is_refused():
-    index = faiss.IndexFlatL2(1024)
-    index.add(np.ones((8, 1024), dtype=np.float32))
-    with pytest.raises(IndexRefused, match="inner product"):
-        DenseBackend(index, animal_passages(8), HASHING)
+        DenseBackend(VectorIndex(faiss.IndexFlatIP(1024)), [], HASHING)
 
 
 def test_p27_more_neighbours_than_passages():
@@ -86,9 +80,9 @@ def test_p27_missing_labels_of_an_inverted_file_are_dropped():
     index.cp.min_points_per_centroid = 1
     index.train(vectors)
     index.add(vectors)
-    index.nprobe = 1
-    assert -1 in index.search(vectors[:1], 60)[1]
-    hits = DenseBackend(index, passages, HASHING).search([passages[0].contents], 60)[0]
+    searcher = VectorIndex(index, nprobe=1)
+    assert -1 in searcher.search_vectors(vectors[:1], 60)[1]
+    hits = DenseBackend(searcher, passages, HASHING).search([passages[0].contents], 60)[0]
     assert 0 < len(hits) < 60
     assert hits[0].id == "p0"
     assert all(hit.id == passages[hit.row].id for hit in hits)
@@ -112,14 +106,13 @@ def test_p30_each_passage_retrieves_itself():
     assert [line[0].row for line in hits] == list(range(40))
 
 
-def test_p46_stored_vectors_of_another_encoder_are_refused(tmp_path):
+def test_p46_stored_vectors_of_another_encoder_are_refused():
     passages = animal_passages(10)
-    DenseBackend.from_passages(passages, HASHING).save(tmp_path)
     prefixed = open_encoder(replace(RECORDS["hashing"], passage_prefix="passage about something else: "))
-    backend = DenseBackend.load(tmp_path, passages, prefixed)
+    stored = encode_passages(HASHING, [passages[row].contents for row in (0, 5)])
     with pytest.raises(IndexRefused, match="weights, pooling or prefix differ from those at build time"):
-        backend.check_vectors([0, 5])
-    DenseBackend.load(tmp_path, passages, HASHING).check_vectors([0, 5])
+        DenseBackend.from_passages(passages, prefixed).check_vectors([0, 5], stored)
+    DenseBackend.from_passages(passages, HASHING).check_vectors([0, 5], stored)
 
 
 def test_p47_unusual_queries():

@@ -1,0 +1,1 @@
+"""Building an index folder: a resumable workplace, preflight, passages, encoding in chunks, assembly, manifest."""
