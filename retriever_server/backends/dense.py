@@ -48,14 +48,14 @@ class DenseBackend:
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """See Backend.search."""
-        asked = [position for position, query in enumerate(queries) if clean(query)]
+        asked = np.array([position for position, query in enumerate(queries) if clean(query)], dtype=np.intp)
         found: list[list[Hit]] = [[] for _ in queries]
-        if asked:
+        if len(asked):
             vectors = encode_queries(self._encoder, [queries[position] for position in asked])
-            scores, rows = self.search_vectors(vectors, topk)
-            for position, vector, *line in zip(asked, vectors, scores, rows, strict=True):
-                # the zero vector, that of a text without features, is as far from every passage: it has no hits
-                found[position] = self._hits(*line) if vector.any() else []
+            # the zero vector, that of a text without features, is as far from every passage: it has no hits
+            features = vectors.any(axis=1)
+            for position, *line in zip(asked[features], *self.search_vectors(vectors[features], topk), strict=True):
+                found[position] = self._hits(*line)
         return found
 
     def search_vectors(self, vectors: Vectors, topk: int) -> tuple[Vectors, Numbers]:
@@ -73,7 +73,7 @@ class DenseBackend:
 
     def check_vectors(self, rows: Sequence[int], stored: Vectors) -> None:
         """Encode the passages of `rows` again; raise IndexRefused unless `stored` are their vectors (case P46)."""
-        fresh = encode_passages(self._encoder, [self.passages[row].contents for row in rows])
+        fresh = self.encode_rows(rows)
         for row, before, now in zip(rows, stored, fresh, strict=True):
             norms = float(np.linalg.norm(before) * np.linalg.norm(now))
             cosine = float(before @ now) / norms if norms else 0.0
@@ -82,6 +82,10 @@ class DenseBackend:
                     f"Passage '{self.passages[row].id}' encoded now by '{self._encoder.record.id}' has cosine "
                     f"{cosine:.3f} with its stored vector: weights, pooling or prefix differ from those at build time."
                 )
+
+    def encode_rows(self, rows: Sequence[int]) -> Vectors:
+        """Encode the passages of `rows` as a build does; shape (rows, dimension)."""
+        return encode_passages(self._encoder, [self.passages[row].contents for row in rows])
 
     def settings(self) -> dict[str, Any]:
         """See Backend.settings."""

@@ -91,8 +91,12 @@ def open_file(
     mmap: bool = True,
     nprobe: int | None = None,
     ef_search: int | None = None,
+    exhaustive: bool = False,
 ) -> VectorIndex:
-    """Open one of the vectors' files; raises IndexRefused when it is damaged or not what `record` declares."""
+    """Open one of the vectors' files, `exhaustive` to compare with every vector of it whatever its kind.
+
+    Raises IndexRefused when it is damaged or not what `record` declares.
+    """
     path = folder / record.file_names()[number]
     try:
         index = read(path, mmap)
@@ -104,7 +108,17 @@ def open_file(
     _check(path, "vectors", index.ntotal, stop - first)
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise IndexRefused(f"{path} does not compare by inner product; build the index again.")
+    if exhaustive:
+        return VectorIndex(_storage(index), first, record.nlist)
     return VectorIndex(index, first, nprobe or record.nprobe, ef_search or record.ef_search)
+
+
+def _storage(index: Any) -> Any:
+    if not isinstance(index, faiss.IndexHNSW):
+        return index
+    storage: Any = faiss.downcast_index(index.storage)
+    storage.referenced_objects = [index]  # or the vectors would go with the graph
+    return storage
 
 
 def kind_of(index: faiss.Index) -> str:
