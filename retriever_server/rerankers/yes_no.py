@@ -26,9 +26,7 @@ class YesNoReranker(PairReranker):
         self._checkpoint = load(source, "AutoModelForCausalLM")
         require_positions(self._checkpoint, record.max_tokens, source)
         before, rest = record.template.split("{query}")
-        between, after = rest.split("{document}") if "{document}" in rest else ("", "")
-        if "{document}" not in rest:
-            raise RerankerError(f"{what}: its template names {{document}} before {{query}}; put the query first.")
+        between, after = rest.split("{document}")
         self._before, self._between, self._after = (self._ids(text) for text in (before, between, after))
         self._answers = [self._answer(word) for word in ("no", "yes")]
         self._room = record.max_tokens - sum(map(len, (self._before, self._between, self._after)))

@@ -204,7 +204,7 @@ def test_topk_beyond_the_depth_still_fills(parts):
     assert len(HybridBackend(parts, FusionSettings(depth=1)).search(["red hen"], 5)[0]) == 5
 
 
-def test_what_a_hybrid_backend_declares(parts, tmp_path):
+def test_what_a_hybrid_backend_declares(parts):
     hybrid = HybridBackend(parts)
     assert (hybrid.kind, hybrid.passages, hybrid.encoder, hybrid.reranker) == (
         "hybrid",
