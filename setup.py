@@ -31,6 +31,7 @@ DEV = [
     "pytest>=8",
     "pytest-timeout",
     "ruff",
+    "schemathesis>=4.0",
     "setuptools>=77",
     "types-PyYAML",
 ]
@@ -49,6 +50,7 @@ setup(
         "retriever_server.building",
         "retriever_server.commands",
         "retriever_server.encoders",
+        "retriever_server.engine",
         "retriever_server.ray_engine",
         "retriever_server.rerankers",
         "retriever_server.vectors",

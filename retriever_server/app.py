@@ -5,72 +5,160 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flask import Flask, Response, g, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from retriever_server.backends.base import Backend, Hit
-from retriever_server.errors import Overloaded, RequestError, SearchError
-from retriever_server.executor import SearchExecutor
-from retriever_server.schema import Document, Limits, parse_request, render_response
+from retriever_server import adapters, models
+from retriever_server.backends.base import Backend
+from retriever_server.errors import (
+    DeadlinePassed,
+    NotOffered,
+    Overloaded,
+    RequestError,
+    RetrieverServerError,
+    SearchError,
+    Unavailable,
+)
+from retriever_server.manifest import Manifest
+from retriever_server.openapi import describe
+from retriever_server.schema import Limits
+from retriever_server.service import Service
+from retriever_server.settings import ServerSettings
+
+__all__ = ["ServerSettings", "app_of", "create_app", "service_of"]
 
 REQUEST_ID = "X-Request-Id"
+DEADLINE = "X-Deadline-Ms"
+CACHE_HITS = "X-Cache-Hits"
+LONGEST_DEADLINE_MS = 3_600_000
+STATUSES: dict[type[RetrieverServerError], int] = {
+    RequestError: 400,
+    NotOffered: 404,
+    SearchError: 422,
+    Overloaded: 429,
+    Unavailable: 503,
+    DeadlinePassed: 503,
+}
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("retriever_server")
+Parse = Callable[[Any, Limits], adapters.Wanted]
+Render = Callable[[adapters.Wanted, adapters.Hits], Any]
 
 
-@dataclass(frozen=True)
-class ServerSettings:
-    """`max_body_bytes` caps a body, `max_pending` the searches under way; refused ones are told `retry_after_s`."""
-
-    limits: Limits = field(default_factory=Limits)
-    max_body_bytes: int = 8 * 2**20
-    max_pending: int = 256
-    retry_after_s: int = 1
+def create_app(backend: Backend, settings: ServerSettings | None = None, manifest: Manifest | None = None) -> Flask:
+    """Return the WSGI application that serves `backend`, ready at once; see app_of for its routes."""
+    service = Service(settings or ServerSettings())
+    service.install(backend, manifest)
+    return app_of(service)
 
 
-def create_app(backend: Backend, settings: ServerSettings | None = None) -> Flask:
-    """Return the WSGI application that serves `backend`.
+def app_of(service: Service) -> Flask:
+    """Return the WSGI application of `service`, which may have no index open yet.
 
-    POST /retrieve (see schema), GET /health (alive), GET /ready (able to search), GET /info (what is served).
+    POST /retrieve, /queries, /search, /embed and /rerank (see schema and adapters); GET /health (alive), /ready (able
+    to search), /info (what is served), /metrics (Prometheus) and /openapi.json (all of this for machines).
     """
-    settings = settings or ServerSettings()
     app = Flask("retriever_server")
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    executor = SearchExecutor(backend, settings.max_pending)
-    app.before_request(_name_request)
-    app.after_request(_label_response)
-    _add_error_handlers(app, settings)
-    app.add_url_rule("/retrieve", view_func=_retrieve_view(executor, settings.limits), methods=["POST"])
-    _add_status_routes(app, backend, settings)
+    app.config["MAX_CONTENT_LENGTH"] = service.settings.max_body_bytes
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.json.compact = True  # type: ignore[attr-defined]
+    app.extensions["retriever_server"] = service
+    app.before_request(_begin_request)
+    app.after_request(_end_request(service))
+    _add_error_handlers(app, service)
+    _add_search_routes(app, service)
+    _add_model_routes(app, service)
+    _add_status_routes(app, service)
     return app
 
 
-def _retrieve_view(executor: SearchExecutor, limits: Limits) -> Callable[[], Response]:
-    def retrieve() -> Response:
-        wanted = parse_request(_json_body(), limits)
-        results = executor.search(wanted.queries, wanted.topk)
-        documents = [[_document(hit) for hit in hits] for hits in results]
-        return jsonify(render_response(documents, wanted.return_scores))
-
-    return retrieve
+def service_of(app: Flask) -> Service:
+    """Return what `app` serves."""
+    service: Service = app.extensions["retriever_server"]
+    return service
 
 
-def _add_status_routes(app: Flask, backend: Backend, settings: ServerSettings) -> None:
-    info = {
-        "kind": backend.kind,
-        "settings": backend.settings(),
-        "count": len(backend.passages),
-        "limits": asdict(settings.limits),
+def _add_search_routes(app: Flask, service: Service) -> None:
+    wires: dict[str, tuple[Parse, Render]] = {
+        "retrieve": (adapters.parse_retrieve, adapters.render_retrieve),
+        "queries": (adapters.parse_queries, adapters.render_queries),
+        "search": (adapters.parse_questions, adapters.render_questions),
     }
+    for name, (parse, render) in wires.items():
+        app.add_url_rule(f"/{name}", name, _search_view(service, parse, render), methods=["POST"])
+
+
+def _search_view(service: Service, parse: Parse, render: Render) -> Callable[[], Response]:
+    def search() -> Response:
+        _require_ready(service)
+        wanted = parse(_json_body(), service.settings.limits)
+        g.queries = len(wanted.queries)
+        answer = service.engine.search(wanted.queries, wanted.topk, _deadline_s())
+        g.cache_hits = answer.cache_hits
+        response = jsonify(render(wanted, answer.hits))
+        response.headers[CACHE_HITS] = str(answer.cache_hits)
+        return response
+
+    return search
+
+
+def _add_model_routes(app: Flask, service: Service) -> None:
+    def embed() -> Response:
+        _require_ready(service)
+        return jsonify(
+            models.embed(service, adapters.parse_embed(_json_body(), service.settings.limits), _deadline_s())
+        )
+
+    def rerank() -> Response:
+        _require_ready(service)
+        wanted = adapters.parse_rerank(_json_body(), service.settings.limits)
+        return jsonify(models.rerank(service, wanted, _deadline_s()))
+
+    app.add_url_rule("/embed", view_func=embed, methods=["POST"])
+    app.add_url_rule("/rerank", view_func=rerank, methods=["POST"])
+
+
+def _add_status_routes(app: Flask, service: Service) -> None:
+    def ready() -> Response:
+        _require_ready(service)
+        return jsonify(status="ready", count=service.info["count"])
+
+    def info() -> Response:
+        _require_open(service)
+        return jsonify(service.info)
+
+    document = describe(service.settings.limits)
     app.add_url_rule("/health", "health", lambda: jsonify(status="ok"))
-    # the application exists only once its index is open and checked
-    app.add_url_rule("/ready", "ready", lambda: jsonify(status="ready", count=info["count"]))
-    app.add_url_rule("/info", "info", lambda: jsonify(info))
+    app.add_url_rule("/ready", view_func=ready)
+    app.add_url_rule("/info", view_func=info)
+    app.add_url_rule(
+        "/metrics", "metrics", lambda: Response(service.metrics.render(), mimetype="text/plain; version=0.0.4")
+    )
+    app.add_url_rule("/openapi.json", "openapi", lambda: jsonify(document))
+
+
+def _require_ready(service: Service) -> None:
+    if service.unready:
+        raise Unavailable(service.unready)
+
+
+def _require_open(service: Service) -> None:
+    if service.backend is None:
+        raise Unavailable(service.unready or "")
+
+
+def _deadline_s() -> float | None:
+    given = request.headers.get(DEADLINE)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given[:10]) <= LONGEST_DEADLINE_MS and len(given) <= 10):
+        raise RequestError(f"The header {DEADLINE} must be a whole number from 1 to {LONGEST_DEADLINE_MS}.")
+    return int(given) / 1000
 
 
 def _json_body() -> Any:
@@ -84,29 +172,49 @@ def _json_body() -> Any:
         raise RequestError(f"The body is not JSON: {str(error).splitlines()[0]}.") from error
 
 
-def _document(hit: Hit) -> Document:
-    return Document(hit.id, hit.contents, hit.score)
-
-
-def _name_request() -> None:
+def _begin_request() -> None:
+    g.started = time.perf_counter()
     given = request.headers.get(REQUEST_ID, "")
     g.request_id = given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _label_response(response: Response) -> Response:
-    response.headers[REQUEST_ID] = g.request_id
-    return response
-
-
-def _add_error_handlers(app: Flask, settings: ServerSettings) -> None:
-    def overloaded(error: Overloaded) -> Response:
-        response = _error(503, str(error))
-        response.headers["Retry-After"] = str(settings.retry_after_s)
+def _end_request(service: Service) -> Callable[[Response], Response]:
+    def end(response: Response) -> Response:
+        seconds = time.perf_counter() - g.started
+        route = request.url_rule.rule if request.url_rule else "none"
+        response.headers[REQUEST_ID] = g.request_id
+        service.metrics.requests.labels(route, response.status_code).inc()
+        service.metrics.request_seconds.labels(route).observe(seconds)
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("request", extra={"fields": _log_fields(route, response, seconds)})
         return response
 
-    app.register_error_handler(RequestError, lambda error: _error(400, str(error)))
-    app.register_error_handler(SearchError, lambda error: _error(422, str(error)))
-    app.register_error_handler(Overloaded, overloaded)
+    return end
+
+
+def _log_fields(route: str, response: Response, seconds: float) -> dict[str, Any]:
+    return {
+        "request": g.request_id,
+        "method": request.method,
+        "route": route,
+        "status": response.status_code,
+        "ms": round(1000 * seconds, 2),
+        "queries": g.get("queries", 0),
+        "cache_hits": g.get("cache_hits", 0),
+    }
+
+
+def _add_error_handlers(app: Flask, service: Service) -> None:
+    def known(error: RetrieverServerError) -> Response:
+        status = next((code for kind, code in STATUSES.items() if isinstance(error, kind)), None)
+        if status is None:
+            return _unexpected(error)
+        response = _error(status, str(error))
+        if status in (429, 503):
+            response.headers["Retry-After"] = str(service.settings.retry_after_s)
+        return response
+
+    app.register_error_handler(RetrieverServerError, known)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _unexpected)
 

@@ -39,10 +39,12 @@ def start_server(
 ) -> Iterator[RunningServer]:
     """Serve `index_dir` on loopback in a child process while the context lasts, then stop it by SIGTERM.
 
-    `options` are further arguments of the `serve` command; without `log_path` the log goes when the server does. Raises
-    RetrieverServerError, with the child's last log lines, when it ends or is not ready within `timeout_s` seconds.
+    `options` are further arguments of the `serve` command, which here logs only warnings unless they say otherwise;
+    without `log_path` the log goes when the server does. Raises RetrieverServerError, with the child's last log lines,
+    when it ends or is not ready within `timeout_s` seconds.
     """
-    command = ["-m", "retriever_server", "serve", "--index", str(index_dir), "--port", str(port), *options]
+    command = ["-m", "retriever_server", "serve", "--index", str(index_dir), "--port", str(port)]
+    command += ["--log-level", "warning", *options]
     with ExitStack() as ending:
         if log_path is None:
             log_path = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="retriever-"))) / "server.log"

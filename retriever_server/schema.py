@@ -24,11 +24,15 @@ class ResponseError(RetrieverServerError):
 
 @dataclass(frozen=True)
 class Limits:
-    """`default_topk` answers a null topk; `max_topk` and `max_queries` are the most one request may ask for."""
+    """`default_topk` answers a null topk; `max_topk` and `max_queries` are the most one request may ask for.
+
+    `max_chars` is the longest query or text.
+    """
 
     default_topk: int = 3
     max_topk: int = 100
     max_queries: int = 512
+    max_chars: int = 65_536
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,57 @@ class Document:
 
 def parse_request(payload: Any, limits: Limits) -> RetrieveRequest:
     """Check a decoded JSON body; raises RequestError with one sentence on whatever breaks the schema."""
-    if not isinstance(payload, dict):
-        raise RequestError(f"The body must be a JSON object with `queries`, not {_kind(payload)}.")
-    for key in payload:
-        if key not in KEYS:
-            raise RequestError(f"Unknown key {_quoted(key)}{_nearest(key)}; the keys are {', '.join(KEYS)}.")
+    check_keys(payload, KEYS)
     return RetrieveRequest(
-        _queries(payload, limits.max_queries), _topk(payload.get("topk"), limits), _return_scores(payload)
+        _queries(payload, limits), parse_count(payload, "topk", limits.default_topk, limits.max_topk), _scores(payload)
     )
+
+
+def check_keys(payload: Any, keys: Sequence[str]) -> None:
+    """Raise RequestError unless `payload` is an object with no key but `keys`, of which the first is the chief one."""
+    if not isinstance(payload, dict):
+        raise RequestError(f"The body must be a JSON object with `{keys[0]}`, not {_kind(payload)}.")
+    for key in payload:
+        if key not in keys:
+            raise RequestError(f"Unknown key {_quoted(key)}{_nearest(key, keys)}; the keys are {', '.join(keys)}.")
+
+
+def parse_text(payload: dict[str, Any], key: str, limits: Limits, hint: str = "") -> str:
+    """Return the string under `key`; `hint` ends the sentence about anything that is no string."""
+    text = payload.get(key)
+    if not isinstance(text, str):
+        raise RequestError(f"`{key}` must be a string, not {_kind(text)}{hint}.")
+    _check_length(text, key, limits)
+    return text
+
+
+def parse_texts(payload: dict[str, Any], key: str, limits: Limits) -> tuple[str, ...]:
+    """Return the strings of the non-empty list under `key`."""
+    texts = payload.get(key)
+    if not isinstance(texts, list) or not texts:
+        raise RequestError(f"`{key}` must be a non-empty list of strings, not {_kind(texts)}.")
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise RequestError(f"`{key}[{position}]` must be a string, not {_kind(text)}.")
+        _check_length(text, f"{key}[{position}]", limits)
+    if len(texts) > limits.max_queries:
+        raise RequestError(f"`{key}` holds {len(texts)} {key}; at most {limits.max_queries} fit in one request.")
+    return tuple(texts)
+
+
+def parse_count(payload: dict[str, Any], key: str, default: int, most: int) -> int:
+    """Return the whole number from 1 to `most` under `key`; `default` where there is none, or null."""
+    value = payload.get(key)
+    if value is None:
+        return default
+    if isinstance(value, float):
+        raise RequestError(f"`{key}` must be written as a whole number such as 3, not {json.dumps(value)}.")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"`{key}` must be a whole number or null, not {_kind(value)}.")
+    if not 1 <= value <= most:
+        shown = value if abs(value) < 10**12 else "a far larger number"
+        raise RequestError(f"`{key}` must be between 1 and {most}, not {shown}.")
+    return value
 
 
 def render_request(queries: Sequence[str], topk: int | None) -> dict[str, Any]:
@@ -89,44 +136,26 @@ def parse_response(payload: Any, query_count: int) -> list[list[Document]]:
     ]
 
 
-def _queries(payload: dict[str, Any], most: int) -> tuple[str, ...]:
+def _queries(payload: dict[str, Any], limits: Limits) -> tuple[str, ...]:
     if "queries" in payload and "query" in payload:
         raise RequestError("Give either `queries` or `query`, not both.")
     if "query" in payload:
-        if not isinstance(payload["query"], str):
-            raise RequestError(f"`query` must be a string, not {_kind(payload['query'])}; use `queries` for a list.")
-        return (payload["query"],)
-    queries = payload.get("queries")
-    if not isinstance(queries, list) or not queries:
-        raise RequestError(f"`queries` must be a non-empty list of strings, not {_kind(queries)}.")
-    for position, query in enumerate(queries):
-        if not isinstance(query, str):
-            raise RequestError(f"`queries[{position}]` must be a string, not {_kind(query)}.")
-    if len(queries) > most:
-        raise RequestError(f"`queries` holds {len(queries)} queries; at most {most} fit in one request.")
-    return tuple(queries)
+        return (parse_text(payload, "query", limits, "; use `queries` for a list"),)
+    return parse_texts(payload, "queries", limits)
 
 
-def _topk(value: Any, limits: Limits) -> int:
-    if value is None:
-        return limits.default_topk
-    if isinstance(value, float):
-        raise RequestError(f"`topk` must be written as a whole number such as 3, not {json.dumps(value)}.")
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"`topk` must be a whole number or null, not {_kind(value)}.")
-    if not 1 <= value <= limits.max_topk:
-        shown = value if abs(value) < 10**12 else "a far larger number"
-        raise RequestError(f"`topk` must be between 1 and {limits.max_topk}, not {shown}.")
-    return value
-
-
-def _return_scores(payload: dict[str, Any]) -> bool:
+def _scores(payload: dict[str, Any]) -> bool:
     value = payload.get("return_scores", False)
     if value is None:
         return False
     if not isinstance(value, bool):
         raise RequestError(f"`return_scores` must be true or false, not {_kind(value)}.")
     return value
+
+
+def _check_length(text: str, name: str, limits: Limits) -> None:
+    if len(text) > limits.max_chars:
+        raise RequestError(f"`{name}` has {len(text)} characters; at most {limits.max_chars} are accepted.")
 
 
 def _render(document: Document, return_scores: bool) -> dict[str, Any]:
@@ -154,8 +183,8 @@ def _parse_score(item: dict[str, Any], where: str) -> float | None:
     return float(score)
 
 
-def _nearest(key: str) -> str:
-    near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
     return f"; did you mean `{near[0]}`" if near else ""
 
 

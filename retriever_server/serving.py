@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import socket
 import sys
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from flask import Flask
+from waitress import wasyncore
+from waitress.channel import HTTPChannel
 from waitress.server import create_server
+from waitress.task import WSGITask
 
-from retriever_server.app import ServerSettings
+from retriever_server.app import ServerSettings, service_of
 from retriever_server.errors import RetrieverServerError
+from retriever_server.service import SPARE_THREADS
 
-SPARE_THREADS = 8  # beyond the searches under way: these refuse the rest at once and answer /health
 CONNECTIONS = 2000  # idle keep-alive connections count; waitress's default of 100 would stall larger rollouts
+POLL_S = 1.0
+DRAIN_POLL_S = 0.05
+_log = logging.getLogger("retriever_server")
 
 
 def claim_port(host: str, port: int) -> socket.socket:
@@ -29,21 +40,20 @@ def claim_port(host: str, port: int) -> socket.socket:
     return claimed
 
 
-def serve(app: Flask, claimed: socket.socket, settings: ServerSettings, announce: str) -> None:
-    """Accept requests on `claimed` and print `announce` once that is so; returns on SIGTERM or SIGINT.
+def serve(app: Flask, claimed: socket.socket, settings: ServerSettings, announce: str | Callable[[], str]) -> None:
+    """Accept requests on `claimed`, print `announce`, and return once told to stop and drained (SIGTERM, SIGINT).
 
-    Raises RetrieverServerError when another server has begun to listen on the port since it was claimed.
+    `announce` may be a function: it is called in a thread of its own, while /health answers already, and what it
+    returns is printed. SIGHUP reloads the index. A stopping server refuses new requests with 503, answers those under
+    way and flushes their bytes, within `drain_timeout_s`; a second signal ends it at once. Raises RetrieverServerError
+    when another server has begun to listen on the port since it was claimed, or the error that `announce` raised.
     """
     try:
         server = _listen(app, claimed, settings)
     except OSError as error:
         host, port = claimed.getsockname()[:2]
         raise _cannot_listen(host, port, error) from error
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, _leave)
-    print(announce, flush=True)
-    server.run()
-    server.close()
+    _Loop(server, app, settings).run(announce if callable(announce) else lambda: announce)
 
 
 def url_of(claimed: socket.socket) -> str:
@@ -52,8 +62,89 @@ def url_of(claimed: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class _Loop:
+    """The main thread's part: sockets, signals, and the drain."""
+
+    def __init__(self, server: Any, app: Flask, settings: ServerSettings) -> None:
+        self._server = server
+        self._service = service_of(app)
+        self._drain_timeout_s = settings.drain_timeout_s
+        self._failure: BaseException | None = None
+        self._stop_at: float | None = None
+
+    def run(self, announce: Callable[[], str]) -> None:
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(stop, self._stop)
+        signal.signal(signal.SIGHUP, self._reload)
+        starting = threading.Thread(target=self._start, args=(announce,), name="start", daemon=True)
+        starting.start()
+        while self._failure is None and not self._drained():
+            self._poll(POLL_S if self._stop_at is None else DRAIN_POLL_S)
+        if self._failure:
+            raise self._failure
+        if starting.is_alive() or not self._end():
+            # a thread inside a native library would crash the interpreter's own end
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(0)
+
+    def _end(self) -> bool:
+        """Stop every thread; returns whether that succeeded in the time that is left."""
+        if not self._service.engine.close(max(0.0, (self._stop_at or 0.0) - time.monotonic())):
+            return False
+        self._server.task_dispatcher.shutdown(cancel_pending=False)
+        self._server.close()
+        return True
+
+    def _start(self, announce: Callable[[], str]) -> None:
+        try:
+            print(announce(), flush=True)
+        except BaseException as error:
+            self._failure = error
+            self._server.pull_trigger()
+
+    def _poll(self, seconds: float) -> None:
+        wasyncore.loop(seconds, use_poll=True, map=self._server._map, count=1)
+
+    def _drained(self) -> bool:
+        if self._stop_at is None:
+            return False
+        busy = sum(bool(channel.requests or channel.total_outbufs_len) for channel in self._channels())
+        if busy and time.monotonic() >= self._stop_at:
+            _log.warning("%d requests were still under way after %g s of draining", busy, self._drain_timeout_s)
+            return True
+        return not busy
+
+    def _channels(self) -> list[Any]:
+        return list(self._server.active_channels.values())
+
+    def _stop(self, signum: int, frame: Any) -> None:
+        if self._stop_at is not None:
+            os._exit(1)
+        self._service.draining = True
+        self._stop_at = time.monotonic() + self._drain_timeout_s
+        self._server.pull_trigger()
+
+    def _reload(self, signum: int, frame: Any) -> None:
+        threading.Thread(target=self._service.reload, name="reload", daemon=True).start()
+
+
+class _Task(WSGITask):
+    """Tells the client of a stopping server not to use the connection again."""
+
+    def build_response_header(self) -> bytes:
+        if service_of(self.channel.server.flask_app).draining:
+            self.set_close_on_finish()
+        header: bytes = super().build_response_header()
+        return header
+
+
+class _Channel(HTTPChannel):
+    task_class = _Task
+
+
 def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any:
-    return create_server(
+    server = create_server(
         app,
         sockets=[claimed],
         threads=settings.max_pending + SPARE_THREADS,
@@ -65,6 +156,9 @@ def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any
         asyncore_use_poll=True,  # select() ends at file descriptor 1024
         ident="retriever",
     )
+    server.channel_class = _Channel
+    server.flask_app = app  # `application` is wrapped
+    return server
 
 
 def _cannot_listen(host: str, port: int, error: Exception) -> RetrieverServerError:
@@ -72,7 +166,3 @@ def _cannot_listen(host: str, port: int, error: Exception) -> RetrieverServerErr
     return RetrieverServerError(
         f"Cannot listen on {host}:{port} ({reason}); choose another --port, or 0 for any free one."
     )
-
-
-def _leave(signum: int, frame: Any) -> None:
-    sys.exit(0)

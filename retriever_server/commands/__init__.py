@@ -1,4 +1,4 @@
-"""Commands: build an index from a corpus, serve it over HTTP; inspect it."""
+"""Commands: build an index from a corpus, serve it over HTTP; measure the server; inspect the index."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import logging
 import sys
 
-from retriever_server.commands import build, inspect, serve
+from retriever_server.commands import bench, build, inspect, serve, verify
 from retriever_server.errors import RetrieverServerError
 
 COMMANDS = {
     "build": (build, "build an index folder from a corpus"),
     "serve": (serve, "serve an index folder over HTTP"),
+    "bench": (bench, "measure how many queries a second a server answers"),
+    "verify": (verify, "check that an index folder is whole and finds what it should"),
     "inspect": (inspect, "print what an index folder was built from"),
 }
 

@@ -3,32 +3,92 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import socket
+import sys
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retriever_server.app import ServerSettings, create_app
-from retriever_server.commands.arguments import positive
-from retriever_server.index import open_index
+from retriever_server import logs
+from retriever_server.app import app_of
+from retriever_server.backends.base import Backend
+from retriever_server.commands import serve_options
+from retriever_server.errors import RetrieverServerError
+from retriever_server.manifest import Manifest
+from retriever_server.service import Opener, Service
 from retriever_server.serving import claim_port, url_of
 from retriever_server.serving import serve as serve_app
 
+if TYPE_CHECKING:
+    from retriever_server.index import OpenOptions
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `serve`."""
-    parser.add_argument("--index", type=Path, required=True)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    parser.add_argument("--port", type=int, default=8000, help="0 picks a free port")
-    parser.add_argument("--max-pending", type=positive, default=256, help="searches under way before 503")
-    parser.add_argument("--search-threads", type=positive, default=1, help="threads of one search or encoding")
+_log = logging.getLogger("retriever_server")
+
+add_arguments = serve_options.add_arguments
 
 
 def run(options: argparse.Namespace) -> int:
     """Serve until told to stop; returns 0."""
+    serve_options.refuse_nonsense(options)
+    logs.log_as_json(options.log_level)
     claimed = claim_port(options.host, options.port)
-    os.environ["OMP_NUM_THREADS"] = str(options.search_threads)  # read when faiss or torch is imported, below
-    backend, manifest = open_index(options.index)
-    settings = ServerSettings(max_pending=options.max_pending)
-    url = url_of(claimed)
-    announce = f"retriever ready url={url} docs={manifest.count} encoder={manifest.encoder}"
-    serve_app(create_app(backend, settings), claimed, settings, announce)
+    _warn_of_strangers(options.host)
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read when faiss or torch is imported, below
+    settings = serve_options.server_settings(options)
+    service = Service(settings, _opener(options))
+    serve_app(app_of(service), claimed, settings, partial(_begin, service, options, claimed))
     return 0
+
+
+def _begin(service: Service, options: argparse.Namespace, claimed: socket.socket) -> str:
+    _progress("opening", index=str(options.index), url=url_of(claimed), engine=options.engine)
+    manifest = service.open()
+    threads = service.info["threads"]
+    _progress("ready", passages=manifest.count, encoder=manifest.encoder, threads=threads)
+    return f"retriever ready url={url_of(claimed)} docs={manifest.count} encoder={manifest.encoder}"
+
+
+def _opener(options: argparse.Namespace) -> Opener:
+    folder = Path(os.path.abspath(options.index))
+    if options.engine == "ray":
+        return partial(_open_on_ray, folder, serve_options.open_options(options), options.replicas or 1)
+    return partial(_open_here, folder, serve_options.open_options(options))
+
+
+def _open_here(folder: Path, options: OpenOptions) -> tuple[Backend, Manifest]:
+    from retriever_server.index import open_index
+
+    return open_index(folder, options)
+
+
+def _open_on_ray(folder: Path, options: OpenOptions, replicas: int) -> tuple[Backend, Manifest]:
+    try:
+        from retriever_server.ray_engine import open_ray_backend
+    except ModuleNotFoundError as error:
+        raise RetrieverServerError(
+            f"`--engine ray` needs the package '{error.name}'; run `pip install 'verl-agentic[ray]'`."
+        ) from error
+    return open_ray_backend(folder, options, replicas)
+
+
+def _progress(message: str, **fields: object) -> None:
+    _log.info(message, extra={"fields": fields})
+
+
+def _warn_of_strangers(host: str) -> None:
+    if not _is_loopback(host):
+        print(
+            f"retriever: warning: {host} is not this machine alone; whoever reaches the port can search, for there is "
+            "no password and no encryption.",
+            file=sys.stderr,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

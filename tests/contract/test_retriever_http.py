@@ -1,4 +1,4 @@
-"""The retriever server as a real process over real HTTP: the wire, cases P34, P43 and P47, start and stop."""
+"""The retriever server as a real process over real HTTP: the wire, cases P43 and P47, start and stop."""
 
 import asyncio
 import gc
@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -129,7 +128,8 @@ def test_status_pages_and_json_errors(http, url):
     assert http.get(f"{url}/health").json() == {"status": "ok"}
     assert http.get(f"{url}/ready").json() == {"status": "ready", "count": 4}
     info = http.get(f"{url}/info").json()
-    assert (info["count"], info["limits"]) == (4, {"default_topk": 3, "max_topk": 100, "max_queries": 512})
+    assert info["count"] == 4
+    assert info["limits"] == {"default_topk": 3, "max_topk": 100, "max_queries": 512, "max_chars": 65536}
     assert http.get(f"{url}/nothing").status_code == 404
     wrong_method = http.get(f"{url}/retrieve")
     assert (wrong_method.status_code, set(wrong_method.json())) == (405, {"error"})
@@ -186,43 +186,6 @@ def test_loops_that_end_without_closing_leave_no_connections_behind(index):
         assert len(os.listdir("/proc/self/fd")) - before <= 1
 
 
-SLOW_SERVER = """
-import time
-from retriever_server.app import ServerSettings, create_app
-from retriever_server.serving import claim_port, serve, url_of
-
-class Slow:
-    kind, passages = "slow", ()
-    def settings(self):
-        return {}
-    def search(self, queries, topk):
-        time.sleep(0.05)
-        return [[] for _ in queries]
-
-claimed = claim_port("127.0.0.1", 0)
-settings = ServerSettings(max_pending=4)
-serve(create_app(Slow(), settings), claimed, settings, url_of(claimed))
-"""
-
-
-def test_p34_a_flood_is_refused_with_retry_after_and_the_server_stays_alive(http):
-    process = subprocess.Popen([sys.executable, "-c", SLOW_SERVER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        url = process.stdout.readline().strip()
-        with ThreadPoolExecutor(60) as threads:
-            answers = list(threads.map(lambda _: post(http, url, {"queries": ["x"]}), range(200)))
-        assert {answer.status_code for answer in answers} == {200, 503}
-        assert sum(answer.status_code == 200 for answer in answers) >= 4
-        busy = next(answer for answer in answers if answer.status_code == 503)
-        assert busy.headers["Retry-After"] == "1"
-        assert busy.json() == {"error": "4 searches are under way already; try again in a moment."}
-        assert post(http, url, {"queries": ["x"]}).status_code == 200
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-    assert process.returncode == 0
-
-
 def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "retriever_server", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -235,8 +198,9 @@ def test_commands_build_inspect_and_refuse_a_second_build(index, tmp_path):
     assert done.stdout.endswith(
         "x: 4 passages, encoder bm25, 100% of sampled passages found by their own first words\n"
     )
-    shown = json.loads(run_command("inspect", "--index", tmp_path / "x").stdout)
-    assert (shown["count"], shown["settings"]) == (4, {"analyzer": "plain", "k1": 1.5, "b": 0.75})
+    shown = json.loads(run_command("inspect", "--json", "--index", tmp_path / "x").stdout)
+    assert shown["count"] == 4
+    assert shown["parts"] == [{"kind": "bm25", "settings": {"analyzer": "plain", "k1": 1.5, "b": 0.75}, "vectors": {}}]
     again = run_command(*build, "--out", tmp_path / "x")
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr == (

@@ -1,0 +1,133 @@
+"""The life of a server: an index being opened, served, replaced, and the drain at the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from retriever_server.backends.base import Backend
+from retriever_server.engine import Engine
+from retriever_server.errors import RetrieverServerError
+from retriever_server.manifest import Manifest
+from retriever_server.metrics import Metrics
+from retriever_server.settings import ServerSettings
+
+Opener = Callable[[], tuple[Backend, Manifest]]
+SHOWN_CANARIES = 8
+SPARE_THREADS = 8  # beyond the requests that may wait: these refuse the rest at once and answer /health
+_log = logging.getLogger("retriever_server")
+
+
+class Service:
+    """What the routes of one application share; `opener` opens the index that is served, first and at each reload."""
+
+    def __init__(self, settings: ServerSettings, opener: Opener | None = None) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.engine = Engine(settings, self.metrics)
+        self.backend: Backend | None = None
+        self.draining = False
+        self._opener = opener
+        self._reloading = threading.Lock()
+        self._began = time.monotonic()
+        self._info: dict[str, Any] = {}
+        self.metrics.watch("ready", "1 when an index is served.", lambda: self.unready is None)
+
+    @property
+    def http_threads(self) -> int:
+        """How many threads answer HTTP requests."""
+        return self.settings.max_pending + SPARE_THREADS
+
+    @property
+    def unready(self) -> str | None:
+        """Why no search can be answered now, in one sentence; None when one can."""
+        if self.draining:
+            return "This server is stopping; ask another one, or try again when it is back."
+        if self.backend is None:
+            return f"The index is being opened ({time.monotonic() - self._began:.0f} s so far); try again in a moment."
+        return None
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What is served and how, as JSON values."""
+        return self._info
+
+    def install(self, backend: Backend, manifest: Manifest | None = None) -> None:
+        """Serve `backend` from now on, in place of the one before."""
+        generation = self.engine.install(backend)
+        self.backend = backend
+        self._info = self._describe(backend, manifest, generation)
+        self.metrics.generation.set(generation)
+        self.metrics.passages.set(len(backend.passages))
+
+    def open(self) -> Manifest:
+        """Open the index and serve it; raises what the opener raises, IndexRefused first of all."""
+        if self._opener is None:
+            raise RetrieverServerError("This server has no index folder to open; it serves what it was given.")
+        try:
+            backend, manifest = self._opener()
+        except RetrieverServerError:
+            self.metrics.canary_checks.labels("failed").inc()
+            raise
+        self.metrics.canary_checks.labels("held").inc()
+        self.install(backend, manifest)
+        return manifest
+
+    def reload(self) -> bool:
+        """Open the index again and serve it; one that is refused, or fails, is logged and the present one stays."""
+        with self._reloading:
+            try:
+                manifest = self.open()
+            except Exception as error:
+                self.metrics.reloads.labels("refused").inc()
+                unexpected = None if isinstance(error, RetrieverServerError) else error
+                _log.error("reload refused, the index before is still served: %s", error, exc_info=unexpected)
+                return False
+        self.metrics.reloads.labels("done").inc()
+        _log.info("reloaded", extra={"fields": {"passages": manifest.count, "generation": self._info["generation"]}})
+        return True
+
+    def _describe(self, backend: Backend, manifest: Manifest | None, generation: int) -> dict[str, Any]:
+        settings, encoder, reranker = self.settings, encoder_of(backend), reranker_of(backend)
+        return {
+            "kind": backend.kind,
+            "settings": backend.settings(),
+            "count": len(backend.passages),
+            "encoder": encoder.record.to_dict() if encoder else None,
+            "reranker": reranker.record.id if reranker else None,
+            "limits": vars(settings.limits),
+            "threads": {
+                "http": self.http_threads,
+                "executors": self.engine.executors,
+                "search": settings.threads,
+            },
+            "engine": {
+                name: getattr(settings, name)
+                for name in ("max_batch", "window_ms", "cache_mb", "max_pending", "max_queued", "deadline_s")
+            },
+            "generation": generation,
+            **_describe_manifest(manifest),
+        }
+
+
+def encoder_of(backend: Backend) -> Any:
+    """Return the encoder that `/embed` uses, or None."""
+    return getattr(backend, "encoder", None)
+
+
+def reranker_of(backend: Backend) -> Any:
+    """Return the reranker that `/rerank` uses, or None."""
+    return getattr(backend, "reranker", None)
+
+
+def _describe_manifest(manifest: Manifest | None) -> dict[str, Any]:
+    canaries = manifest.canaries[:SHOWN_CANARIES] if manifest else []
+    return {
+        "parts": [{"kind": part.kind, **part.vectors} for part in manifest.parts] if manifest else [],
+        "corpus_sha256": manifest.corpus_sha256 if manifest else None,
+        "versions": manifest.versions if manifest else None,
+        "canaries": [{"query": canary.query, "id": canary.id} for canary in canaries],
+    }

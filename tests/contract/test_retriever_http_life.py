@@ -1,0 +1,369 @@
+"""The life of a server process: opening, flood (P34), deadline, drain, reload under load, fork (P33), metrics, logs."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from retriever_server.index import build_index
+from retriever_server.load import run_load
+from retriever_server.process import start_server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A server whose searches wait for SIGUSR1; the index behind them is real.
+GATED_SERVER = """
+import signal, sys, threading, time
+from retriever_server.app import ServerSettings, app_of
+from retriever_server.backends.bm25 import BM25Backend
+from retriever_server.corpus import Passage
+from retriever_server.service import Service
+from retriever_server.serving import claim_port, serve, url_of
+
+gate = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: gate.set())
+
+class Gated(BM25Backend):
+    def search(self, queries, topk):
+        gate.wait()
+        return super().search(queries, topk)
+
+def start():
+    if "opening" in sys.argv:
+        gate.wait()
+    service.install(Gated.from_passages([Passage("a", "red fox"), Passage("b", "blue whale")]))
+    return "ready"
+
+claimed = claim_port("127.0.0.1", 0)
+settings = ServerSettings(max_pending=4, drain_timeout_s=float(sys.argv[1]))
+service = Service(settings)
+print(url_of(claimed), flush=True)
+serve(app_of(service), claimed, settings, start)
+"""
+
+
+@contextmanager
+def gated_server(*arguments: str) -> Iterator[tuple[str, subprocess.Popen]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", GATED_SERVER, *(arguments or ("30",))], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        url = process.stdout.readline().strip()
+        await_that(lambda: listens(url), "listening")
+        yield url, process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def http():
+    limits = httpx.Limits(max_connections=300)
+    with httpx.Client(trust_env=False, timeout=30, limits=limits) as client:
+        yield client
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(64) as pool:
+        yield pool
+
+
+def ask(http: httpx.Client, url: str, query: str = "red", **headers: str) -> httpx.Response:
+    return http.post(f"{url}/retrieve", json={"query": query}, headers=headers)
+
+
+def listens(url: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(url.rsplit(":", 1)[1]))) == 0
+
+
+def await_that(holds: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < until, f"never: {what}"
+        time.sleep(0.01)
+
+
+def metrics(http: httpx.Client, url: str) -> dict[str, float]:
+    families = text_string_to_metric_families(http.get(f"{url}/metrics").text)
+    return {
+        sample.name + "".join(f" {value}" for _, value in sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def await_metric(http: httpx.Client, url: str, name: str, value: float) -> None:
+    await_that(lambda: metrics(http, url).get(name) == value, f"{name} = {value}")
+
+
+def await_ready(http: httpx.Client, url: str) -> None:
+    await_that(lambda: http.get(f"{url}/ready").status_code == 200, "ready")
+
+
+def test_while_the_index_is_being_opened_the_server_is_alive_but_not_ready(http):
+    with gated_server("30", "opening") as (url, process):
+        assert http.get(f"{url}/health").json() == {"status": "ok"}
+        for answer in (http.get(f"{url}/ready"), http.get(f"{url}/info"), ask(http, url)):
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            assert answer.json()["error"].startswith("The index is being opened (")
+        assert metrics(http, url)["retriever_ready"] == 0
+        process.send_signal(signal.SIGUSR1)
+        await_ready(http, url)
+        assert ask(http, url).json()["result"][0][0]["id"] == "a"
+
+
+def test_a_server_told_to_stop_while_it_opens_ends_at_once(http):
+    with gated_server("30", "opening") as (url, process):
+        assert http.get(f"{url}/health").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_p34_a_flood_is_refused_at_once_while_the_searches_under_way_stand_still(http, threads):
+    with gated_server() as (url, process):
+        await_ready(http, url)
+        first = [threads.submit(ask, http, url, f"red {number}") for number in range(4)]
+        await_metric(http, url, "retriever_waiting_requests", 4)
+        # no search ends before the signal below, so each of these answers was given without waiting for one
+        refused = list(threads.map(lambda number: ask(http, url, f"blue {number}"), range(200)))
+        assert {answer.status_code for answer in refused} == {429}
+        assert {answer.headers["Retry-After"] for answer in refused} == {"1"}
+        assert refused[0].json() == {"error": "4 requests are waiting already; try again in a moment."}
+        assert http.get(f"{url}/health").status_code == 200
+        process.send_signal(signal.SIGUSR1)
+        assert [future.result(30).status_code for future in first] == [200] * 4
+        assert ask(http, url).status_code == 200
+        assert metrics(http, url)["retriever_requests_total /retrieve 429"] == 200
+
+
+def test_a_passed_deadline_is_503_and_the_search_is_dropped(http, threads):
+    with gated_server() as (url, process):
+        await_ready(http, url)
+        held = threads.submit(ask, http, url, "held")
+        await_metric(http, url, "retriever_waiting_requests", 1)
+        late = ask(http, url, "red", **{"X-Deadline-Ms": "20"})
+        assert (late.status_code, late.headers["Retry-After"]) == (503, "1")
+        assert late.json() == {"error": "The deadline passed before the answer was found; try again in a moment."}
+        process.send_signal(signal.SIGUSR1)
+        assert held.result(30).status_code == 200
+        await_metric(http, url, "retriever_dropped_total", 1)
+        assert metrics(http, url)["retriever_batch_queries_sum"] == 1
+
+
+def test_a_stopping_server_answers_what_is_under_way_and_refuses_the_rest(http, threads):
+    with gated_server() as (url, process):
+        await_ready(http, url)
+        under_way = [threads.submit(ask, http, url, f"red {number}") for number in range(4)]
+        await_metric(http, url, "retriever_waiting_requests", 4)
+        process.send_signal(signal.SIGTERM)
+        await_that(lambda: http.get(f"{url}/ready").status_code == 503, "draining")
+        refused = ask(http, url)
+        assert (refused.status_code, refused.headers["Connection"], refused.headers["Retry-After"]) == (
+            503,
+            "close",
+            "1",
+        )
+        assert refused.json() == {"error": "This server is stopping; ask another one, or try again when it is back."}
+        process.send_signal(signal.SIGUSR1)
+        answers = [future.result(30) for future in under_way]
+        assert [answer.json()["result"][0][0]["id"] for answer in answers] == ["a"] * 4
+        assert process.wait(30) == 0
+
+
+def test_the_drain_ends_when_its_time_is_over(http, threads):
+    with gated_server("0.2") as (url, process):
+        await_ready(http, url)
+        lost = threads.submit(ask, http, url)
+        await_metric(http, url, "retriever_waiting_requests", 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        with pytest.raises(httpx.TransportError):
+            lost.result(30)
+
+
+def write_index(folder: Path, name: str, force: bool = False) -> Path:
+    rows = [
+        {"id": f"{name}{number}", "contents": f"{kind} fox number {number}"}
+        for number, kind in enumerate(["red", "blue"])
+    ]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    build_index(folder / "corpus.jsonl", "bm25", folder / "index", force=force)
+    return folder / "index"
+
+
+def generation(http: httpx.Client, url: str) -> int:
+    return http.get(f"{url}/info").json()["generation"]
+
+
+def test_a_reload_under_load_fails_no_request_and_gives_the_new_answers(http, tmp_path, threads):
+    index, stop, seen = write_index(tmp_path, "old"), threading.Event(), []
+
+    def queries() -> Iterator[str]:
+        while not stop.is_set():
+            yield from ("red fox", "blue fox", f"red {len(seen)}")
+
+    def check(position: int, answer: dict) -> str:
+        names = [document["document"]["id"] for document in answer["result"][0]]
+        seen.append(names[0][:3])
+        return "" if len({name[:3] for name in names}) == 1 else "mixed"
+
+    with start_server(index) as server:
+        load = threads.submit(run_load, server.url, queries(), 8, check=check)
+        for turn in range(1, 4):
+            await_that(lambda: len(seen) >= 100, "answers")
+            write_index(tmp_path, ("old", "new")[turn % 2], force=True)
+            server.process.send_signal(signal.SIGHUP)
+            await_that(lambda turn=turn: generation(http, server.url) == turn + 1, "reloaded")
+        after = len(seen) + 20
+        await_that(lambda: len(seen) >= after, "answers of the new index")
+        stop.set()
+        report = load.result(60)
+        counted = metrics(http, server.url)
+    assert (dict(report.errors), set(seen)) == ({}, {"old", "new"})
+    assert set(seen[after - 10 :]) == {"new"}
+    assert (counted["retriever_reloads_total done"], counted["retriever_index_generation"]) == (3, 4)
+    assert counted["retriever_canary_checks_total held"] == 4
+
+
+def test_a_refused_reload_keeps_the_index_before_and_says_why(http, tmp_path):
+    index = write_index(tmp_path, "old")
+    with start_server(index) as server:
+        (index / "manifest.json").write_text("{")
+        server.process.send_signal(signal.SIGHUP)
+        await_metric(http, server.url, "retriever_reloads_total refused", 1)
+        assert ask(http, server.url, "red").json()["result"][0][0]["id"] == "old0"
+        assert generation(http, server.url) == 1
+        assert http.get(f"{server.url}/ready").status_code == 200
+        lines = server.log_path.read_text().splitlines()
+    logged = json.loads(lines[-1])
+    assert (len(lines), logged["level"]) == (1, "error")
+    assert logged["message"].startswith("reload refused, the index before is still served: ")
+    assert "manifest.json" in logged["message"]
+
+
+FORKED = """
+import os, signal
+from pathlib import Path
+from retriever_server.app import create_app
+from retriever_server.index import open_index
+
+app = create_app(open_index(Path({index!r}))[0])
+first = app.test_client().post("/retrieve", json={{"query": "red fox"}})
+child = os.fork()
+if child == 0:
+    answer = app.test_client().post("/retrieve", json={{"query": "blue fox"}})
+    print(first.status_code, answer.status_code, answer.json["error"], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_p33_a_forked_server_refuses_instead_of_hanging(tmp_path):
+    rows = [{"id": "a", "contents": "red fox"}, {"id": "b", "contents": "blue fox"}]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_index(tmp_path / "corpus.jsonl", "hashing", tmp_path / "index")
+    script = FORKED.format(index=str(tmp_path / "index"))
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True
+    )
+    assert done.stdout == ("200 503 This process was forked from a server that had begun; start a server of its own.\n")
+
+
+def test_metrics_count_what_happened(http, tmp_path):
+    with start_server(write_index(tmp_path, "old")) as server:
+        ask(http, server.url, "red fox")
+        again = ask(http, server.url, " red  fox")
+        http.post(f"{server.url}/queries", json={"queries": ["blue", "red fox"], "k": 3})
+        http.post(f"{server.url}/retrieve", content=b"{")
+        http.get(f"{server.url}/nothing")
+        counted = metrics(http, server.url)
+    assert again.headers["X-Cache-Hits"] == "1"
+    expected = {
+        "retriever_requests_total /retrieve 200": 2,
+        "retriever_requests_total /retrieve 400": 1,
+        "retriever_requests_total /queries 200": 1,
+        "retriever_requests_total none 404": 1,
+        "retriever_request_seconds_count /retrieve": 3,
+        "retriever_cache_hits_total": 2,
+        "retriever_cache_misses_total": 2,
+        "retriever_cache_entries": 2,
+        "retriever_batch_queries_count": 2,
+        "retriever_batch_queries_sum": 2,
+        "retriever_search_seconds_count": 2,
+        "retriever_queue_queries": 0,
+        "retriever_waiting_requests": 0,
+        "retriever_canary_checks_total held": 1,
+        "retriever_index_generation": 1,
+        "retriever_index_passages": 2,
+        "retriever_ready": 1,
+    }
+    assert {name: counted.get(name) for name in expected} == expected
+    assert counted["process_resident_memory_bytes"] > 2**20
+
+
+def test_the_log_is_one_json_object_a_request_and_never_shows_a_query(http, tmp_path):
+    with start_server(write_index(tmp_path, "old"), options=("--log-level", "info", "--threads", "1")) as server:
+        ask(http, server.url, "secret fox", **{"X-Request-Id": "step-1"})
+        ask(http, server.url, "secret fox")
+        http.post(f"{server.url}/retrieve", json={"query": 3, "secret": 1}, headers={"X-Request-Id": "step-2"})
+        await_that(lambda: server.log_path.read_text().count('"request"') >= 6, "log lines")
+        text = server.log_path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert "secret" not in text
+    assert [line["message"] for line in lines] == ["opening", "ready", "request", "request", "request"]
+    assert (lines[1]["passages"], lines[1]["threads"]) == (2, {"http": 264, "executors": 1, "search": 1})
+    first, second, refused = lines[2:]
+    assert (first["request"], first["route"], first["status"], first["queries"]) == ("step-1", "/retrieve", 200, 1)
+    assert (first["cache_hits"], second["cache_hits"]) == (0, 1)
+    assert (refused["request"], refused["status"], refused["level"]) == ("step-2", 400, "info")
+    assert first["ms"] > 0
+
+
+def serve_refused(index: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "retriever_server", "serve", "--index", str(index), "--port", "0", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_refused_index_ends_the_process_with_one_sentence(tmp_path):
+    index = write_index(tmp_path, "old")
+    (index / "manifest.json").write_text("{")
+    assert serve_refused(index).startswith(f"retriever: {index / 'manifest.json'} is damaged")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--replicas", "2"), "--replicas needs --engine ray."),
+        (("--max-batch", "1", "--window-ms", "3"), "--window-ms waits for more queries, but --max-batch is 1."),
+        (("--rerank-depth", "5"), "--rerank-depth needs --reranker."),
+        (("--use", "bm25", "--rrf-k", "10"), "--use bm25 serves one part, so there is nothing to fuse."),
+        (("--fusion", "weighted", "--rrf-k", "10"), "--rrf-k belongs to --fusion rrf."),
+        (("--max-queued", "3"), "--max-queued must be at least --max-batch, or no batch ever fills."),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(tmp_path, options, sentence):
+    assert serve_refused(tmp_path / "none", *options) == f"retriever: {sentence}"
+
+
+def test_listening_beyond_this_machine_is_warned_of(tmp_path, http):
+    with start_server(write_index(tmp_path, "old"), options=("--host", "0.0.0.0")) as server:
+        assert server.log_path.read_text() == (
+            "retriever: warning: 0.0.0.0 is not this machine alone; whoever reaches the port can search, for there is "
+            "no password and no encryption.\n"
+        )

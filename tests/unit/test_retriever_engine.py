@@ -1,0 +1,342 @@
+"""The engine over a real BM25 index: micro-batches, joining, cache, admission (P34), one executor (P35), deadlines."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from retriever_server.backends.bm25 import BM25Backend
+from retriever_server.corpus import Passage
+from retriever_server.engine import Engine
+from retriever_server.engine.engine import normalise
+from retriever_server.errors import DeadlinePassed, Overloaded, Unavailable
+from retriever_server.metrics import Metrics
+from retriever_server.settings import ServerSettings
+
+PASSAGES = [Passage("a", "red fox"), Passage("b", "blue whale"), Passage("c", "green frog"), Passage("d", "red whale")]
+OTHERS = [Passage("z", "red panda"), Passage("y", "blue jay")]
+
+
+class Gated:
+    """A real index whose searches wait for `gate` and are noted in `searches`."""
+
+    kind = "gated"
+    encoder = None
+    settings = save = None
+
+    def __init__(self, passages=PASSAGES, concurrency=1) -> None:
+        self.inner = BM25Backend.from_passages(passages)
+        self.passages = passages
+        self.concurrency = concurrency
+        self.gate, self.began = threading.Event(), threading.Semaphore(0)
+        self.searches: list[tuple[list[str], int]] = []
+        self.counting = threading.Lock()
+        self.running = self.most = 0
+
+    def search(self, queries, topk):
+        with self.counting:
+            self.searches.append((list(queries), topk))
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.began.release()
+        assert self.gate.wait(20)
+        with self.counting:
+            self.running -= 1
+        if "poison" in queries:
+            raise ValueError("poisoned")
+        return self.inner.search(queries, topk)
+
+
+class Room:
+    """An engine over a gated index, and threads that ask it."""
+
+    def __init__(self, backend=None, **settings) -> None:
+        self.backend = backend or Gated()
+        self.metrics = Metrics()
+        self.engine = Engine(ServerSettings(**settings), self.metrics)
+        self.engine.install(self.backend)
+        self.threads = ThreadPoolExecutor(64)
+
+    def ask(self, *queries, topk=1, deadline_s=20.0):
+        return self.threads.submit(self.engine.search, queries, topk, deadline_s)
+
+    def hold(self):
+        """Ask for something and return once its search stands before the gate."""
+        while self.backend.began.acquire(blocking=False):  # searches that began before
+            pass
+        asked = self.ask("held")
+        assert self.backend.began.acquire(timeout=20)
+        return asked
+
+    def value(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value(f"retriever_{name}")
+
+    def await_value(self, name: str, value: float) -> None:
+        until = time.monotonic() + 20
+        while self.value(name) != value:
+            assert time.monotonic() < until, f"{name} is {self.value(name)}, not {value}"
+            time.sleep(0.002)
+
+
+def ids(future):
+    return [[hit.id for hit in hits] for hits in future.result(20).hits]
+
+
+def test_what_waits_while_a_batch_runs_is_searched_together_by_equal_topk():
+    room = Room()
+    held = room.hold()
+    asked = []
+    for count, (query, topk) in enumerate([("red", 2), ("blue", 1), ("frog", 2), ("fox whale", 2)], 1):
+        asked.append(room.ask(query, topk=topk))
+        room.await_value("queue_queries", count)
+    room.backend.gate.set()
+    assert [ids(future) for future in asked] == [[["a", "d"]], [["b"]], [["c"]], [["a", "b"]]]
+    assert ids(held) == [[]]
+    assert room.backend.searches == [(["held"], 1), (["red", "frog", "fox whale"], 2), (["blue"], 1)]
+    assert room.value("batch_queries_sum") == 5
+
+
+def test_a_batch_holds_at_most_max_batch_queries():
+    room = Room(max_batch=2)
+    room.hold()
+    many = room.ask("red", "blue", "frog", "fox", "whale")
+    room.await_value("queue_queries", 5)
+    room.backend.gate.set()
+    assert ids(many) == [["a"], ["b"], ["c"], ["a"], ["b"]]
+    assert [queries for queries, _ in room.backend.searches[1:]] == [["red", "blue"], ["frog", "fox"], ["whale"]]
+
+
+def test_without_micro_batching_every_query_is_searched_alone():
+    room = Room(max_batch=1, cache_mb=0)
+    room.backend.gate.set()
+    assert ids(room.ask("red", "blue", topk=4)) == [["a", "d"], ["b"]]
+    assert room.backend.searches == [(["red"], 4), (["blue"], 4)]
+
+
+def test_a_lone_client_never_waits_for_the_window():
+    room = Room(window_ms=600_000.0)
+    room.backend.gate.set()
+    for query in ("red", "blue", "frog"):
+        assert len(room.ask(query).result(20).hits[0]) == 1
+
+
+def test_identical_queries_under_way_are_searched_once():
+    room = Room()
+    room.hold()
+    same = [room.ask("red  whale"), room.ask(" red\twhale "), room.ask("red whale", "red whale")]
+    room.await_value("waiting_requests", 4)
+    room.await_value("queue_queries", 1)
+    room.backend.gate.set()
+    assert [ids(future) for future in same] == [[["d"]], [["d"]], [["d"], ["d"]]]
+    assert room.backend.searches == [(["held"], 1), (["red whale"], 1)]
+    assert room.value("joined_total") == 2
+
+
+def test_a_query_joins_one_whose_search_has_begun():
+    room = Room()
+    first = room.hold()
+    second = room.ask("held")
+    room.await_value("joined_total", 1)
+    room.backend.gate.set()
+    assert ids(first) == ids(second) == [[]]
+    assert len(room.backend.searches) == 1
+
+
+def test_the_cache_answers_the_same_query_topk_and_index_without_a_search():
+    room = Room()
+    room.backend.gate.set()
+    first = room.ask("red", "blue", "red", topk=2).result(20)
+    again = room.ask("  red ", "frog", "\x00red", topk=2).result(20)
+    assert (first.cache_hits, again.cache_hits) == (0, 2)
+    assert again.hits[0] == again.hits[2] == first.hits[0] == first.hits[2] == room.backend.inner.search(["red"], 2)[0]
+    assert room.ask("red", topk=1).result(20).cache_hits == 0
+    assert room.backend.searches == [(["red", "blue"], 2), (["frog"], 2), (["red"], 1)]
+    assert (room.value("cache_hits_total"), room.value("cache_misses_total")) == (2, 4)
+
+
+def test_without_cache_every_query_is_searched():
+    room = Room(cache_mb=0)
+    room.backend.gate.set()
+    assert [room.ask("red").result(20).cache_hits for _ in "123"] == [0, 0, 0]
+    assert len(room.backend.searches) == 3
+
+
+def test_blank_queries_have_no_hits_and_no_search():
+    room = Room()
+    assert ids(room.ask("", "  ", "\x00\t", "\u2003")) == [[], [], [], []]
+    assert room.backend.searches == []
+
+
+@pytest.mark.parametrize(
+    ("query", "searched"),
+    [(" a\n b ", "a b"), ("\x00a\x00b", "a b"), ("a\ud800", "a\ufffd"), ("\u202eab", "\u202eab"), ("é 🙂", "é 🙂")],
+)
+def test_normalised_queries(query, searched):
+    assert normalise(query) == searched
+
+
+def test_p47_only_the_guilty_query_of_a_batch_fails():
+    room = Room()
+    room.hold()
+    guilty, innocent, both = room.ask("poison"), room.ask("red"), room.ask("blue", "poison")
+    room.await_value("waiting_requests", 4)
+    room.await_value("queue_queries", 3)
+    room.backend.gate.set()
+    assert ids(innocent) == [["a"]]
+    for failed in (guilty, both):
+        with pytest.raises(ValueError, match="poisoned"):
+            failed.result(20)
+    assert ids(room.ask("blue")) == [["b"]]
+    assert room.value("batch_failures_total") == 1
+
+
+def test_a_backend_that_answers_too_few_queries_is_an_error_and_not_a_shifted_answer():
+    class Short(Gated):
+        def search(self, queries, topk):
+            return super().search(queries, topk)[1:]
+
+    room = Room(Short())
+    room.backend.gate.set()
+    with pytest.raises(RuntimeError, match="the backend answered 0 of 1 queries"):
+        room.ask("red").result(20)
+
+
+def test_p34_further_requests_and_queries_are_refused_at_once_and_later_ones_accepted():
+    room = Room(max_pending=2, max_queued=2)
+    held = room.hold()
+    full = room.ask("red", "blue")
+    room.await_value("queue_queries", 2)
+    with pytest.raises(Overloaded, match=r"^2 requests are waiting already; try again in a moment\.$"):
+        room.ask("frog").result(20)
+    room.backend.gate.set()
+    assert ids(held) == [[]]
+    assert ids(full) == [["a"], ["b"]]
+    assert ids(room.ask("frog")) == [["c"]]
+    assert room.value("refused_total") == 1
+
+
+def test_p34_queries_beyond_the_queue_are_refused_but_an_empty_queue_takes_any_request():
+    room = Room(max_queued=2)
+    room.hold()
+    larger = room.ask("red", "blue", "frog")
+    room.await_value("queue_queries", 3)
+    with pytest.raises(Overloaded, match="3 queries are waiting already"):
+        room.ask("fox").result(20)
+    joined = room.ask("red")
+    room.await_value("joined_total", 1)
+    room.backend.gate.set()
+    assert ids(larger) == [["a"], ["b"], ["c"]]
+    assert ids(joined) == [["a"]]
+
+
+def test_p35_sixteen_threads_search_one_at_a_time():
+    room = Room(max_batch=1, cache_mb=0)
+    room.backend.gate.set()
+    asked = [room.ask(f"red {number}") for number in range(64)]
+    assert all(ids(future) == [["a"]] for future in asked)
+    assert room.backend.most == 1
+    assert room.engine.executors == 1
+
+
+def test_a_backend_of_concurrency_two_runs_two_batches_at_once():
+    room = Room(Gated(concurrency=2), max_batch=1)
+    asked = [room.ask("red"), room.ask("blue")]
+    assert room.backend.began.acquire(timeout=20)
+    assert room.backend.began.acquire(timeout=20)
+    assert room.backend.most == 2
+    room.backend.gate.set()
+    assert [ids(future) for future in asked] == [[["a"]], [["b"]]]
+
+
+def test_a_request_whose_deadline_passed_is_given_up_and_its_query_never_searched():
+    room = Room()
+    held = room.hold()
+    with pytest.raises(DeadlinePassed, match=r"^The deadline passed before the answer was found; try again"):
+        room.ask("red", deadline_s=0.01).result(20)
+    patient = room.ask("blue")
+    room.await_value("queue_queries", 2)
+    room.backend.gate.set()
+    assert ids(patient) == [["b"]]
+    assert ids(held) == [[]]
+    assert room.backend.searches == [(["held"], 1), (["blue"], 1)]
+    assert (room.value("dropped_total"), room.value("deadlines_total")) == (1, 1)
+    assert ids(room.ask("red")) == [["a"]]
+
+
+def test_a_query_is_searched_while_anyone_still_waits_for_it():
+    room = Room()
+    room.hold()
+    impatient = room.ask("red", deadline_s=0.01)
+    with pytest.raises(DeadlinePassed):
+        impatient.result(20)
+    patient = room.ask("red")
+    room.await_value("joined_total", 1)
+    room.backend.gate.set()
+    assert ids(patient) == [["a"]]
+
+
+def test_after_an_install_nothing_of_the_index_before_is_answered():
+    room = Room()
+    room.backend.gate.set()
+    assert ids(room.ask("red", topk=4)) == [["a", "d"]]
+    room.backend.gate.clear()
+    running = room.hold()
+    other = Gated(OTHERS)
+    other.gate.set()
+    assert room.engine.install(other) == 2
+    late = room.ask("held")
+    room.await_value("waiting_requests", 2)
+    room.backend.gate.set()
+    assert ids(running) == [[]]
+    assert ids(late) == [[]]
+    assert other.searches[0][0] == ["held"], "it did not join the search on the index before"
+    answer = room.ask("red", topk=4).result(20)
+    assert ([hit.id for hit in answer.hits[0]], answer.cache_hits, answer.generation) == (["z"], 0, 2)
+
+
+def test_one_answer_never_mixes_two_indexes():
+    room = Room(max_batch=1)
+    asked = room.ask("red", "blue", topk=4)
+    assert room.backend.began.acquire(timeout=20)
+    other = Gated(OTHERS)
+    other.gate.set()
+    room.engine.install(other)
+    room.backend.gate.set()
+    assert ids(asked) == [["z"], ["y"]]
+
+
+def test_calls_run_in_the_executor_between_searches_and_keep_their_errors():
+    room = Room()
+    room.hold()
+    names = []
+    call = room.threads.submit(
+        room.engine.call, [lambda backend: names.append(threading.current_thread().name) or len(backend.passages)] * 2
+    )
+    bad = room.threads.submit(room.engine.call, [lambda backend: 1 / 0])
+    room.await_value("queue_queries", 3)
+    room.backend.gate.set()
+    assert call.result(20) == [4, 4]
+    assert names == ["executor-0", "executor-0"]
+    with pytest.raises(ZeroDivisionError):
+        bad.result(20)
+
+
+def test_without_an_index_and_after_the_end_requests_are_refused():
+    engine = Engine(ServerSettings(), Metrics())
+    with pytest.raises(Unavailable, match=r"^This server has no index open; try again in a moment\.$"):
+        engine.search(["red"], 1)
+    room = Room()
+    room.backend.gate.set()
+    assert ids(room.ask("red")) == [["a"]]
+    assert room.engine.close(20)
+    with pytest.raises(Unavailable):
+        room.engine.search(["blue"], 1)
+
+
+def test_close_says_when_a_search_does_not_end_in_time():
+    room = Room()
+    room.hold()
+    assert not room.engine.close(0.01)
+    room.backend.gate.set()
+    assert room.engine.close(20)
