@@ -18,7 +18,7 @@ TRAIN = [
     "cachetools",
     "hydra-core>=1.3,<1.4",
 ]
-RETRIEVER = ["flask>=3.0", "waitress>=3.0", "bm25s>=0.2", "faiss-cpu>=1.11", "numpy"]
+RETRIEVER = ["flask>=3.0", "waitress>=3.0", "bm25s>=0.2", "faiss-cpu>=1.11", "numpy", "prometheus_client>=0.20"]
 RAY = ["ray[serve]>=2.60"]  # the retriever on a Ray cluster
 JUDGE = ["httpx>=0.27"]
 REPORT = ["matplotlib>=3.8"]
