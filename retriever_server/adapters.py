@@ -96,7 +96,7 @@ def render_questions(wanted: Wanted, results: Hits) -> Any:
 def parse_embed(payload: Any, limits: Limits) -> EmbedRequest:
     """Check a body of `/embed`."""
     check_keys(payload, ("texts", "kind"))
-    kind = payload.get("kind") or "query"
+    kind = KINDS[0] if payload.get("kind") is None else payload["kind"]
     if kind not in KINDS:
         raise RequestError('`kind` must be "query" or "passage".')
     return EmbedRequest(parse_texts(payload, "texts", limits), kind)

@@ -185,7 +185,7 @@ def _count(most: int, default: int | None) -> JSON:
 
 
 def _kind() -> JSON:
-    return {"type": "string", "enum": ["query", "passage"], "default": "query"}
+    return {"type": "string", "nullable": True, "enum": ["query", "passage", None], "default": "query"}
 
 
 def _closed(properties: JSON, required: list[str]) -> JSON:

@@ -1,0 +1,278 @@
+"""Queries a second and latency of the retriever server against its limit and against itself without batches, one run.
+
+    python benchmarks/retriever.py --output benchmarks/results/retriever.json
+    python benchmarks/retriever.py --parts limit server --seconds 20
+
+The limit is a plain loop in one process: the same index and encoder, encoded and searched in batches, nothing else
+running. The server is asked by the load generator (`bench`) in a process of its own, by 1, 8 and 64 clients, with
+queries that never repeat and with a half that repeats earlier ones; once as it is, once without micro-batching and
+cache. Queries are the questions of the data set and sentences of its passages, shuffled. Memory is that of a server
+with the `hashing` encoder (fast, so that 50,000 requests take minutes) and a cache that is soon full.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from retriever_server.index import OpenOptions, build_index, open_index
+from retriever_server.process import RunningServer, start_server
+
+ROOT = Path(__file__).resolve().parent.parent
+ENCODER = "all-MiniLM-L6-v2"
+CLIENTS = (1, 8, 64)
+BATCHES = (32, 64)
+TOPK = 3
+WARM_UP = 64
+MEMORY_REQUESTS = 50_000
+MEMORY_OPTIONS = ("--cache-mb", "8", "--threads", "1")
+PARTS = ("limit", "server", "baseline", "memory", "limit-again")
+BASELINE = ("--max-batch", "1", "--cache-mb", "0")
+
+
+def read_queries(data: Path) -> list[str]:
+    """The questions, and the passages' sentences of 4 to 40 words; each once, in a fixed random order."""
+    questions = [row["question"] for row in rows(data / "questions.jsonl.gz")]
+    sentences = [
+        sentence for row in rows(data / "corpus.jsonl.gz") for sentence in re.split(r"(?<=[.!?])\s+", row["text"])
+    ]
+    usable = [" ".join(text.split()) for text in sentences if 4 <= len(text.split()) <= 40]
+    queries = list(dict.fromkeys([*questions, *usable]))
+    random.Random(0).shuffle(queries)
+    return queries
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a gzipped JSON-lines file."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def half_repeated(queries: list[str]) -> list[str]:
+    """Every second query is one that came earlier."""
+    draw = random.Random(1)
+    stream: list[str] = []
+    for query in queries:
+        stream += [query, draw.choice(stream or [query])]
+    return stream
+
+
+def measure_limit(index: Path, threads: int, queries: list[str], seconds: float) -> dict[str, float]:
+    """Queries a second of encode-and-search loops: batches as they come, and sorted by length beforehand."""
+    backend, _ = open_index(index, OpenOptions(threads=threads))
+    backend.search(queries[:WARM_UP], TOPK)
+    ordered = sorted(queries[: 64 * BATCHES[-1]], key=len)
+    random.Random(2).shuffle(queries)
+    rates = {}
+    for batch in BATCHES:
+        rates[f"batch {batch}"] = loop_rate(backend, [queries[i : i + batch] for i in range(0, 4096, batch)], seconds)
+        groups = [ordered[i : i + batch] for i in range(0, len(ordered), batch)]
+        random.Random(3).shuffle(groups)
+        rates[f"batch {batch}, sorted beforehand"] = loop_rate(backend, groups, seconds)
+    return rates
+
+
+def loop_rate(backend: Any, batches: list[list[str]], seconds: float) -> float:
+    """Queries a second over as many of the batches as fit into `seconds`."""
+    started, done = time.perf_counter(), 0
+    for batch in batches:
+        done += len(backend.search(batch, TOPK))
+        if time.perf_counter() - started > seconds:
+            break
+    return round(done / (time.perf_counter() - started), 2)
+
+
+class Bench:
+    """The measurements of one run, each of which takes queries that no other has taken from the same server."""
+
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
+        self.options = options
+        self.work = work
+        self.queries = read_queries(options.data)
+
+    def part(self, name: str) -> Any:
+        """Measure one of PARTS."""
+        if name.startswith("limit"):
+            return self.limit()
+        if name == "memory":
+            return self.memory()
+        return self.levels(BASELINE if name == "baseline" else ())
+
+    def limit(self) -> Any:
+        """In a fresh process, as the servers are."""
+        command = [sys.executable, __file__, "--limit-of", str(self.index(ENCODER)), *self.common()]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=self.environment()).stdout)
+
+    def levels(self, serve: tuple[str, ...]) -> list[dict[str, Any]]:
+        """What 1, 8 and 64 clients see of one server."""
+        unused, found = iter(self.queries), []
+        with start_server(self.index(ENCODER), options=("--threads", str(self.options.threads), *serve)) as server:
+            self.ask(server, [next(unused) for _ in range(WARM_UP)], 8, 60)
+            for clients in CLIENTS:
+                for kind in ("unique", "half repeated"):
+                    enough = [next(unused) for _ in range(int(150 * self.options.seconds))]
+                    stream = half_repeated(enough) if kind != "unique" else enough
+                    found.append({"queries": kind, **self.ask(server, stream, clients, self.options.seconds)})
+                    print(found[-1], flush=True)
+        return found
+
+    def memory(self) -> dict[str, Any]:
+        """Resident MiB before and after 50,000 requests, once the cache has been filled."""
+        draw = random.Random(4)
+        stream = [draw.choice(self.queries) for _ in range(MEMORY_REQUESTS)]
+        with start_server(self.index("hashing"), options=MEMORY_OPTIONS) as server:
+            self.ask(server, stream[:5000], 64, 600)
+            resident = [resident_mib(server)]
+            for part in (stream[: MEMORY_REQUESTS // 2], stream[MEMORY_REQUESTS // 2 :]):
+                report = self.ask(server, part, 64, 600)
+                resident.append(resident_mib(server))
+        return {"requests": MEMORY_REQUESTS, "resident_mib": resident, "encoder": "hashing", "last": report}
+
+    def ask(self, server: RunningServer, stream: list[str], clients: int, seconds: float) -> dict[str, Any]:
+        """Run the load generator; adds the server's share of the processors."""
+        (self.work / "queries.txt").write_text("\n".join(stream), encoding="utf-8")
+        command = [sys.executable, "-m", "retriever_server", "bench", "--url", server.url, "--unrepeated"]
+        command += ["--queries", str(self.work / "queries.txt"), "--clients", str(clients), "--seconds", str(seconds)]
+        command += ["--topk", str(TOPK), "--json", str(self.work / "report.json")]
+        busy, started = processor_s(server), time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT, env=self.environment())
+        report = json.loads((self.work / "report.json").read_text())[0]
+        report["server_cpus"] = round((processor_s(server) - busy) / (time.perf_counter() - started), 2)
+        return report
+
+    def index(self, encoder: str) -> Path:
+        """The index of an encoder, built when it is not there yet."""
+        folder = self.work / encoder
+        if not folder.exists():
+            build_index(self.options.data / "corpus.jsonl.gz", encoder, folder)
+        return folder
+
+    def common(self) -> list[str]:
+        return [
+            "--data",
+            str(self.options.data),
+            "--threads",
+            str(self.options.threads),
+            "--seconds",
+            str(self.options.seconds),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "OMP_NUM_THREADS": str(self.options.threads), "PYTHONPATH": str(ROOT)}
+
+
+def resident_mib(server: RunningServer) -> float:
+    """Resident memory of the server."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return round(int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024, 1)  # type: ignore[index]
+
+
+def processor_s(server: RunningServer) -> float:
+    """Processor time of the server so far."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures come from."""
+    packages = ("torch", "transformers", "faiss-cpu", "flask", "waitress")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "load_average_before": os.getloadavg()[0],
+    }
+
+
+def summarise(results: dict[str, Any]) -> dict[str, Any]:
+    """The figures that the run is to show: the ratio to the limit and the factor over the baseline, at 64 clients."""
+    limits = [results[name] for name in ("limit", "limit-again") if name in results]
+    best = {key: max(limit[key] for limit in limits) for key in limits[0]} if limits else {}
+    rate = {part: unique_rate(results[part]) for part in ("server", "baseline") if part in results}
+    summary: dict[str, Any] = {"limit_best_of_runs": best, "rate_at_64_unique": rate}
+    if best and "server" in rate:
+        plain = max(value for key, value in best.items() if "sorted" not in key)
+        summary["share_of_limit"] = round(rate["server"] / plain, 3)
+        summary["share_of_limit_sorted_beforehand"] = round(rate["server"] / max(best.values()), 3)
+    if len(rate) == 2:
+        summary["factor_over_baseline"] = round(rate["server"] / rate["baseline"], 2)
+    return summary
+
+
+def unique_rate(levels: list[dict[str, Any]]) -> float:
+    """Queries a second of 64 clients with queries that never repeat."""
+    return next(level["rate"] for level in levels if level["clients"] == 64 and level["queries"] == "unique")
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results in Markdown."""
+    lines = ["| what | queries | clients | queries/s | p50 ms | p99 ms | errors | server CPUs | generator CPU |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for key, rate in results["summary"]["limit_best_of_runs"].items():
+        lines.append(f"| in-process loop, {key} | unique | | {rate:.1f} | | | | | |")
+    for part in ("server", "baseline"):
+        name = "server" if part == "server" else "server, no micro-batches, no cache"
+        lines += [f"| {name} | {level_cells(level)} |" for level in results.get(part, [])]
+    summary = {key: value for key, value in results["summary"].items() if key != "limit_best_of_runs"}
+    lines += ["", *(f"* {key.replace('_', ' ')}: {value}" for key, value in summary.items())]
+    if "memory" in results:
+        before, middle, after = results["memory"]["resident_mib"]
+        lines.append(f"* resident MiB before, amid and after {MEMORY_REQUESTS:,} requests: {before}, {middle}, {after}")
+    return "\n".join(lines) + "\n"
+
+
+def level_cells(level: dict[str, Any]) -> str:
+    """One line of the table."""
+    cells = (level["queries"], level["clients"], level["rate"], level["p50_ms"], level["p99_ms"])
+    errors = sum(level["errors"].values())
+    return " | ".join(map(str, (*cells, errors, level["server_cpus"], f"{level['generator_cpu_share']:.1%}")))
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "multihop")
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs") / "bench-retriever", help="indexes, kept for the next run"
+    )
+    parser.add_argument("--output", type=Path, default=Path("retriever.json"), help="and a table beside it (.md)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="others are kept from --output")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads, everywhere")
+    parser.add_argument("--limit-of", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, and write after each part."""
+    options = parse_options()
+    if options.limit_of:
+        print(json.dumps(measure_limit(options.limit_of, options.threads, read_queries(options.data), options.seconds)))
+        return
+    options.work.mkdir(parents=True, exist_ok=True)
+    results = json.loads(options.output.read_text()) if options.output.exists() else {}
+    bench = Bench(options, options.work.resolve())
+    results |= {"machine": machine(), "encoder": ENCODER, "threads": options.threads, "seconds": options.seconds}
+    for part in options.parts:
+        results[part] = bench.part(part)
+        results["summary"] = summarise(results)
+        options.output.write_text(json.dumps(results, indent=2) + "\n")
+        options.output.with_suffix(".md").write_text(table(results))
+        print(part, json.dumps(results["summary"]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
