@@ -9,11 +9,12 @@ from pathlib import Path
 
 from retriever_server.corpus import corpus_stat
 from retriever_server.errors import IndexRefused
+from retriever_server.units import size
 from retriever_server.vectors.record import STREAMED, VectorRecord, index_bytes, training_size
 
 GZIP_FACTOR = 4  # text against its gzip
-BM25_DISK_SHARE = 1.5  # of the passages' bytes; measured .9 to 1.3 (docs/scale.md)
-BM25_RAM_SHARE = 6.0  # of the passages' bytes, at the peak of indexing
+BM25_DISK_SHARE = 1.0  # of the passages' bytes; .7 was measured on 100,000 passages (docs/scale.md)
+BM25_RAM_SHARE = 5.0  # of the passages' bytes, at the peak of indexing; 4.1 was measured
 PROCESS_RAM = 300 << 20  # the interpreter, numpy and faiss themselves
 CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -83,14 +84,6 @@ def assembly_ram(record: VectorRecord) -> int:
     training = 4 * record.dimension * training_size(record, largest)
     held = 0 if record.kind in STREAMED else index_bytes(record, largest)
     return PROCESS_RAM + training + held
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in words."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _refuse_disk(what: str, need: int, folder: Path, limits: Limits) -> None:

@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from retriever_server.units import duration
+
 INTERVAL_S = 5.0
 
 
@@ -35,12 +37,3 @@ class Progress:
         if made and done < self._total:
             text += f", {duration((self._total - done) / rate)} to go"
         self._line(text)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as hours, minutes and seconds, the larger two units of them."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from retriever_server.building.preflight import size
 from retriever_server.manifest import Manifest, Part, read_manifest
+from retriever_server.units import size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,8 @@ def _lines(folder: Path, manifest: Manifest) -> list[str]:
     lines = [
         f"index       {folder} ({manifest.kind}, format {manifest.format})",
         f"passages    {manifest.count:,} of {manifest.corpus} (SHA-256 {manifest.corpus_sha256})",
-        f"canaries    {len(manifest.canaries)}; {manifest.found_by_own_words:.0%} of sampled passages are found by their "
-        "own first words",
+        f"canaries    {len(manifest.canaries)} ({manifest.found_by_own_words:.0%} of sampled passages are found by "
+        "their own first words)",
     ]
     for part in manifest.parts:
         lines += _part_lines(part)

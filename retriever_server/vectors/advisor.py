@@ -9,6 +9,7 @@ import numpy as np
 
 from retriever_server.encoders import Vectors
 from retriever_server.errors import IndexRefused
+from retriever_server.units import size
 from retriever_server.vectors.kinds import fill
 from retriever_server.vectors.record import VectorRecord, VectorSettings, index_bytes, resolve
 from retriever_server.vectors.search import VectorIndex
@@ -73,13 +74,13 @@ def _try(candidate: VectorSettings, rows: list[int], sample: Vectors, budget: in
         return None
     need = index_bytes(whole, rows[-1])
     if need > budget:
-        advice.append(f"{name}: {need / 1e9:.1f} GB do not fit into {budget / 1e9:.1f} GB")
+        advice.append(f"{name}: {size(need)} do not fit into the {size(budget)} there are")
         return None
     if candidate.kind == "hnsw" and rows[-1] > GRAPH_MOST:
         advice.append(f"{name}: its graph of more than {GRAPH_MOST:,} vectors takes too long to build")
         return None
     reached = _sample_recall(small, sample, candidate.recall_target)
-    advice.append(f"{name}: {need / 1e9:.3f} GB, recall {reached:.3f} on {len(sample):,} sampled vectors")
+    advice.append(f"{name}: {size(need)}, recall {reached:.3f} on {len(sample):,} sampled vectors")
     return reached
 
 
