@@ -1,11 +1,15 @@
 """Each example runs as its own text says."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from retriever_server.index import build_index
+from retriever_server.process import start_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +35,24 @@ def test_02_own_corpus(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Harbour clock: The harbour clock of Vellin was built by the watchmaker Ada Torn" in done.stdout
     assert f"2 rows in {tmp_path / 'train.parquet'}" in done.stdout
+
+
+def test_04_stock_client(tmp_path):
+    rows = [
+        {"id": "1", "title": "Harbour clock", "text": "The harbour clock was built by Ada Torn."},
+        {"id": "2", "title": "Belm", "text": "Belm is a river."},
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index")
+    with start_server(tmp_path / "index") as server:
+        done = run("examples/04_stock_client.py", server.url, "who built the clock", "river Belm", "nothing like it")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "<search> who built the clock </search>\n<information>\n"
+        "Doc 1 (Title: Harbour clock) The harbour clock was built by Ada Torn.\n</information>\n"
+        "<search> river Belm </search>\n<information>\nDoc 1 (Title: Belm) Belm is a river.\n</information>\n"
+        "<search> nothing like it </search>\n<information>\n\n</information>\n"
+    )
 
 
 @pytest.mark.timeout(900)

@@ -21,6 +21,7 @@ from verl_agentic.clients.errors import RetrieverError, RetryableError
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 2.0
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
+LONGEST_DEADLINE_MS = 3_600_000  # what servers accept
 T = TypeVar("T")
 
 
@@ -126,7 +127,7 @@ class Transport:
             if content is None:
                 return await client.get(f"{url}{path}")
             # after this time nobody waits for the answer: a server that knows the header need not compute it
-            headers = {"Content-Type": "application/json", "X-Deadline-Ms": str(max(1, int(timeout_s * 1000)))}
+            headers = {"Content-Type": "application/json", "X-Deadline-Ms": str(_deadline_ms(timeout_s))}
             return await client.post(f"{url}{path}", content=content, headers=headers)
 
     def _pools(self) -> dict[bool, Connections]:
@@ -136,6 +137,10 @@ class Transport:
             for other in [other for other in tuple(self._connections) if other.is_closed()]:
                 self._connections.pop(other, None)
         return self._connections.setdefault(loop, {})
+
+
+def _deadline_ms(timeout_s: float) -> int:
+    return min(max(1, int(timeout_s * 1000)), LONGEST_DEADLINE_MS)
 
 
 def _encode(body: Mapping[str, Any]) -> bytes:
