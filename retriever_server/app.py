@@ -63,7 +63,7 @@ def app_of(service: Service) -> Flask:
     POST /retrieve, /queries, /search, /embed and /rerank (see schema and adapters); GET /health (alive), /ready (able
     to search), /info (what is served), /metrics (Prometheus) and /openapi.json (all of this for machines).
     """
-    app = Flask("retriever_server")
+    app = Flask("retriever_server", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = service.settings.max_body_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.compact = True  # type: ignore[attr-defined]

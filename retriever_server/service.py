@@ -31,7 +31,7 @@ class Service:
         self.backend: Backend | None = None
         self.draining = False
         self._opener = opener
-        self._reloading = threading.Lock()
+        self._opening = threading.Lock()
         self._began = time.monotonic()
         self._info: dict[str, Any] = {}
         self.metrics.watch("ready", "1 when an index is served.", lambda: self.unready is None)
@@ -67,25 +67,25 @@ class Service:
         """Open the index and serve it; raises what the opener raises, IndexRefused first of all."""
         if self._opener is None:
             raise RetrieverServerError("This server has no index folder to open; it serves what it was given.")
-        try:
-            backend, manifest = self._opener()
-        except RetrieverServerError:
-            self.metrics.canary_checks.labels("failed").inc()
-            raise
-        self.metrics.canary_checks.labels("held").inc()
-        self.install(backend, manifest)
+        with self._opening:
+            try:
+                backend, manifest = self._opener()
+            except RetrieverServerError:
+                self.metrics.canary_checks.labels("failed").inc()
+                raise
+            self.metrics.canary_checks.labels("held").inc()
+            self.install(backend, manifest)
         return manifest
 
     def reload(self) -> bool:
         """Open the index again and serve it; one that is refused, or fails, is logged and the present one stays."""
-        with self._reloading:
-            try:
-                manifest = self.open()
-            except Exception as error:
-                self.metrics.reloads.labels("refused").inc()
-                unexpected = None if isinstance(error, RetrieverServerError) else error
-                _log.error("reload refused, the index before is still served: %s", error, exc_info=unexpected)
-                return False
+        try:
+            manifest = self.open()
+        except Exception as error:
+            self.metrics.reloads.labels("refused").inc()
+            unexpected = None if isinstance(error, RetrieverServerError) else error
+            _log.error("reload refused, the index before is still served: %s", error, exc_info=unexpected)
+            return False
         self.metrics.reloads.labels("done").inc()
         _log.info("reloaded", extra={"fields": {"passages": manifest.count, "generation": self._info["generation"]}})
         return True

@@ -191,10 +191,14 @@ class Engine:
             raise DeadlinePassed("The deadline passed before the answer was found; try again in a moment.")
 
     def _execute(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            jobs, served = batch
-            if jobs:
-                self._run(jobs, served)
+        while self._execute_next():
+            pass
+
+    def _execute_next(self) -> bool:
+        batch = self._next_batch()  # goes with this call, lest a thread at rest keep an index that was replaced
+        if batch and batch[0]:
+            self._run(*batch)
+        return batch is not None
 
     def _next_batch(self) -> tuple[list[Job], _Served] | None:
         with self._work:

