@@ -22,16 +22,15 @@ _started_here = False
 
 
 def connect(slots: int) -> None:
-    """Join the cluster that RAY_ADDRESS names or that runs on this machine; else start a local one.
+    """Join the cluster of RAY_ADDRESS, or that `ray start` began on this machine; else start a local one.
 
-    Raises RetrieverServerError when RAY_ADDRESS cannot be reached, or the cluster has fewer than `slots` >= 1 free CPU
-    slots: Ray itself would wait for them for ever.
+    RAY_ADDRESS=local starts one in any case. Raises RetrieverServerError when RAY_ADDRESS cannot be reached, or the
+    cluster has fewer than `slots` >= 1 free CPU slots: Ray itself would wait for them for ever.
     """
     global _started_here
     with _lock:
-        if not ray.is_initialized() and not _join():
-            _start_local(slots)
-            _started_here = True
+        if not ray.is_initialized():
+            _started_here = _init_in_a_lasting_thread(slots)
         free = int(ray.available_resources().get("CPU", 0))
         if free < slots:
             raise RetrieverServerError(
@@ -52,38 +51,33 @@ def disconnect() -> None:
             _started_here = False
 
 
-def _start_local(slots: int) -> None:
-    # slots are only a count; a reload opens the new index beside the old one
-    settings: dict[str, Any] = {"num_cpus": max(2 * slots, os.cpu_count() or 1), "include_dashboard": False, **_quiet()}
-    done, failures = threading.Event(), list[BaseException]()
+def _init_in_a_lasting_thread(slots: int) -> bool:
+    done, failures, started = threading.Event(), list[Exception](), list[bool]()
 
-    def start() -> None:
+    def work() -> None:
         try:
-            _init("local", **settings)
-        except BaseException as error:
+            started.append(_join_or_start(slots))
+        except Exception as error:
             failures.append(error)
         done.set()
-        # Linux kills the cluster's processes when the thread that started them ends, so this one stays
+        # Linux kills a cluster's processes when the thread that started them ends, so this one stays
         threading.Event().wait()
 
-    threading.Thread(target=start, name="ray-cluster", daemon=True).start()
+    threading.Thread(target=work, name="ray-cluster", daemon=True).start()
     done.wait()
     if failures:
-        sentence = " ".join(str(failures[0]).split())[:300]
-        raise RetrieverServerError(f"A local Ray cluster could not be started ({sentence}).") from failures[0]
+        raise _sentence(failures[0]) from failures[0]
+    return started[0]
 
 
-def _join() -> bool:
-    address = os.environ.get("RAY_ADDRESS", "")
+def _join_or_start(slots: int) -> bool:
+    """Return whether a cluster was started."""
+    _knock(os.environ.get("RAY_ADDRESS", ""))
     try:
-        _knock(address)
-        _init("auto", **_quiet())
-    except OSError as error:
-        if address:
-            raise RetrieverServerError(
-                f"No Ray cluster answers at RAY_ADDRESS={address}; start one with `ray start --head`, or unset "
-                "RAY_ADDRESS for a local one."
-            ) from error
+        # slots are only a count; a reload opens the new index beside the old one
+        _init(num_cpus=max(2 * slots, os.cpu_count() or 1), include_dashboard=False)
+    except ValueError:  # there is a cluster, so that the number of its slots is not ours to say
+        _init()
         return False
     return True
 
@@ -95,15 +89,22 @@ def _knock(address: str) -> None:
         socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=KNOCK_S).close()
 
 
-def _init(address: str, **settings: Any) -> None:
+def _init(**settings: Any) -> None:
     # Ray's native library takes SIGTERM over: its handler calls ours, and aborts the process three seconds later
     libc, handler = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
     libc.sigaction(signal.SIGTERM, None, handler)
     try:
-        ray.init(address, **settings)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
     finally:
         libc.sigaction(signal.SIGTERM, handler, None)
 
 
-def _quiet() -> dict[str, Any]:
-    return {"log_to_driver": False, "logging_level": logging.ERROR}
+def _sentence(error: Exception) -> RetrieverServerError:
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and isinstance(error, OSError):
+        return RetrieverServerError(
+            f"No Ray cluster can be joined at RAY_ADDRESS={address}; start one with `ray start --head`, set "
+            "RAY_AUTH_MODE as it was set there, or unset RAY_ADDRESS for a local one."
+        )
+    reason = " ".join(str(error).split())[:300]
+    return RetrieverServerError(f"Ray could not be started ({reason}); RAY_ADDRESS=local starts a cluster of its own.")

@@ -5,10 +5,17 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from retriever_server.index import BuildOptions, build_index
@@ -19,6 +26,12 @@ pytest.importorskip("ray.serve", reason="needs the extra `ray`", exc_type=Import
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_RAY = ("--engine", "ray", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def own_cluster(monkeypatch):
+    """Whatever runs on this machine beside the tests."""
+    monkeypatch.setenv("RAY_ADDRESS", "local")
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +111,15 @@ def replicas(process: subprocess.Popen) -> list[int]:
 @pytest.mark.slow
 def test_two_replicas_answer_as_one_local_server_also_while_one_dies(indexes, queries, expected):
     with start_server(indexes / "one", options=(*ON_RAY, "--replicas", "2", "--cache-mb", "0")) as server:
-        assert len(replicas(server.process)) == 2
+        before = replicas(server.process)
+        assert len(before) == 2
         for topk, hits in expected.items():
             assert answers(server.url, queries, topk) == hits
-        os.kill(replicas(server.process)[0], signal.SIGKILL)
+        killing = threading.Timer(0.3, os.kill, (before[0], signal.SIGKILL))
+        killing.start()
+        while killing.is_alive():
+            assert answers(server.url, queries, 10) == expected[10]
+        wait_until(lambda: len(set(replicas(server.process)) - set(before)) == 1, "the dead replica is replaced")
         assert answers(server.url, queries, 10) == expected[10]
         embedded = RetrieverClient(server.url).embed_sync(["one text", "one text"])
         assert embedded.shape == (2, 1024)
@@ -116,29 +134,109 @@ def test_two_replicas_answer_as_one_local_server_also_while_one_dies(indexes, qu
 @pytest.mark.slow
 def test_two_shards_answer_as_one_local_server(indexes, queries, expected):
     with start_server(indexes / "two", options=(*ON_RAY, "--cache-mb", "0")) as server:
-        assert len(replicas(server.process)) == 2
+        before = replicas(server.process)
+        assert len(before) == 2
         for topk, hits in expected.items():
             assert answers(server.url, queries, topk) == hits
+        os.kill(before[1], signal.SIGKILL)
+        assert answers(server.url, queries, 10) == expected[10], "the shard's replacement answers"
+
+
+@pytest.mark.slow
+def test_a_hybrid_index_with_shards_on_a_cluster_that_is_joined_and_goes_on(indexes, queries, monkeypatch):
+    with start_server(indexes / "hybrid") as server:
+        expected = answers(server.url, queries, 10)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with running_cluster() as address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with start_server(indexes / "hybrid", options=ON_RAY) as server:
+            assert answers(server.url, queries, 10) == expected
+            os.kill(server.process.pid, signal.SIGHUP)
+            wait_until(lambda: generation(server.url) == 2, "the index is opened again")
+            assert answers(server.url, queries, 10) == expected
+            wait_until(lambda: len(applications(address)) == 2, "the deployments of before are deleted")
+        assert applications(address) == [], "the server's deployments are deleted, the cluster answers"
+        too_many = serve(indexes / "one", "--replicas", "9")
+        assert too_many.returncode == 2
+        assert too_many.stderr.splitlines()[-1] == (
+            "retriever: The Ray cluster has 4 free CPU slots and 9 are needed; lower --replicas or --threads, or add "
+            "nodes."
+        )
+
+
+@contextmanager
+def running_cluster() -> Iterator[str]:
+    """A Ray cluster of four slots, as others would have started it; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block", f"--port={port}", "--num-cpus=4"]
+    # a short folder: sockets lie in it
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder, open(Path(folder) / "log", "w") as log:
+        options = ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"]
+        cluster = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+        try:
+            wait_until(lambda: "ray stop" in (Path(folder) / "log").read_text(), "the cluster has started")
+            yield f"127.0.0.1:{port}"
+        finally:
+            cluster.terminate()
+            cluster.wait(60)
+
+
+def applications(address: str) -> list[str]:
+    """Names of the Ray Serve applications on a cluster."""
+    script = (
+        f"import ray; from ray import serve; ray.init({address!r}, log_to_driver=False); "
+        "print(*sorted(serve.status().applications))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split()
+
+
+def generation(url: str) -> int:
+    """How many times the server has opened its index."""
+    return httpx.get(f"{url}/info", trust_env=False).json()["generation"]
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
 
 
 @pytest.mark.slow
 def test_a_refusal_of_a_replica_is_the_servers_one_sentence(indexes):
-    command = [sys.executable, "-m", "retriever_server", "serve", "--index", str(indexes / "one"), "--port", "0"]
-    done = subprocess.run(
-        [*command, *ON_RAY, "--use", "dense", "--nprobe", "4"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    done = serve(indexes / "one", "--use", "dense", "--nprobe", "4")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "retriever: An index of kind 'flat' has no nprobe; that is for ivf_flat and ivf_pq."
     )
 
 
-def test_a_cluster_that_is_named_and_not_there_is_one_sentence(indexes):
-    command = [sys.executable, "-m", "retriever_server", "serve", "--index", str(indexes / "one"), "--port", "0"]
-    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:9"}
-    done = subprocess.run([*command, *ON_RAY], cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment)
+def test_a_cluster_that_is_named_and_not_there_is_one_sentence(indexes, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    done = serve(indexes / "one")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "retriever: No Ray cluster answers at RAY_ADDRESS=127.0.0.1:9; start one with `ray start --head`, or unset "
-        "RAY_ADDRESS for a local one."
+        "retriever: No Ray cluster can be joined at RAY_ADDRESS=127.0.0.1:9; start one with `ray start --head`, set "
+        "RAY_AUTH_MODE as it was set there, or unset RAY_ADDRESS for a local one."
     )
+
+
+def test_without_ray_the_sentence_names_the_extra(indexes):
+    script = (
+        "import sys; sys.modules['ray'] = None; from retriever_server.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = serve(indexes / "one", python=("-c", script))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "retriever: `--engine ray` needs the package 'ray'; run `pip install 'verl-agentic[ray]'`."
+    )
+
+
+def serve(
+    index: Path, *options: str, python: tuple[str, ...] = ("-m", "retriever_server")
+) -> subprocess.CompletedProcess:
+    """Run `serve --engine ray`, which is to refuse."""
+    command = [sys.executable, *python, "serve", "--index", str(index), "--port", "0", *ON_RAY, *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

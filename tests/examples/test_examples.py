@@ -75,3 +75,4 @@ def test_03_custom_method(demo_files, retriever_url):
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert "step:2 - " in done.stdout
     assert "agentic/net:" in done.stdout
+    assert "agentic/duplicate_queries:" in done.stdout
