@@ -76,7 +76,7 @@ def test_no_extra_pins_torch(metadata: Message):
 
 
 def test_all_is_every_extra_except_vllm(metadata: Message):
-    extras = {"train", "retriever", "judge", "report", "embedded", "dev"}
+    extras = {"train", "retriever", "ray", "onnx", "judge", "report", "embedded", "dev"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras | {"all", "vllm"}
     assert requirements(metadata, "all") == set().union(*(requirements(metadata, extra) for extra in extras))
     assert requirements(metadata, "vllm") == {"verl[vllm]<0.10,>=0.9"}

@@ -108,3 +108,8 @@ def test_an_address_that_is_down_is_named_with_what_to_do():
         client = RetrieverClient([url, "http://127.0.0.1:9"])
         with pytest.raises(RetrieverError, match=r"at http://127\.0\.0\.1:9 does not answer .*; start it with `python"):
             client.check_startup()
+
+
+def test_no_query_at_a_time_measures_nothing():
+    with pytest.raises(ValueError, match=r"^agentic.retriever.check_concurrent must be at least 1, got 0$"):
+        RetrieverClient("http://127.0.0.1:9").check_startup(concurrent=0)

@@ -111,6 +111,8 @@ class RetrieverClient:
 
         The speed is measured with `concurrent` >= 1 queries at a time; `min_queries_per_s` 0.0 accepts any.
         """
+        if concurrent < 1:
+            raise ValueError(f"agentic.retriever.check_concurrent must be at least 1, got {concurrent}")
         alone = [self._transport.only(url) for url in self.endpoints.urls]
         return asyncio.run(check_servers(alone, self.topk, concurrent, min_queries_per_s))
 
