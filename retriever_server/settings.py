@@ -26,7 +26,7 @@ class ServerSettings:
     max_queued: int = 4096
     deadline_s: float = 30.0
     max_batch: int = 64
-    window_ms: float = 5.0
+    window_ms: float = 10.0
     cache_mb: float = 256.0
     drain_timeout_s: float = 30.0
     threads: int | None = None

@@ -8,6 +8,9 @@ from retriever_server.encoders.pooling import pool
 from retriever_server.encoders.record import EncoderRecord, Vectors
 from retriever_server.encoders.tokens import TokenEncoder, open_checkpoint
 
+# fewer rows are padded less and stay in the processor's caches: MiniLM took 9.4 ms a query of 32 at once, not 15.2
+CPU_ROWS = 8
+
 
 class TransformerEncoder(TokenEncoder):
     """A checkpoint run by torch on a CPU or GPU."""
@@ -16,6 +19,8 @@ class TransformerEncoder(TokenEncoder):
         self.record = record
         self._checkpoint = open_checkpoint(record, device, threads)
         self.tokenizer = self._checkpoint.tokenizer
+        if self._checkpoint.device.type == "cpu":
+            self.batch_rows = CPU_ROWS
 
     def states(self, rows: list[list[int]]) -> Vectors:
         """See TokenEncoder.states."""
