@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ class LoadReport:
     def percentile_ms(self, share: float) -> float:
         """Return the latency that `share` (0 to 1) of the answers did not exceed, by nearest rank; 0 without any."""
         ranked = sorted(self.latencies_ms)
-        return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else 0.0
+        return ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
