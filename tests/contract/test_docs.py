@@ -10,6 +10,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from retriever_server.encoders import RECORDS
+from retriever_server.rerankers import RERANKERS
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ("base.yaml", "search_r1.yaml")
 
@@ -59,7 +62,55 @@ def documents() -> dict[Path, str]:
     cpu, rollout = ROOT / "docs" / "cpu.md", ROOT / "benchmarks" / "results" / "rollout.json"
     if rollout.is_file():
         documents[cpu] = generated(cpu.read_text(), "rollout", rollout_table(json.loads(rollout.read_text())))
+    documents[ROOT / "docs" / "encoders.md"] = encoders_page()
     return documents
+
+
+def encoders_page() -> str:
+    """docs/encoders.md with the catalogues of encoders and rerankers, and the measured quality."""
+    text = (ROOT / "docs" / "encoders.md").read_text()
+    text = generated(text, "encoders", encoder_table())
+    text = generated(text, "rerankers", reranker_table())
+    quality = ROOT / "benchmarks" / "results" / "retrieval_quality.json"
+    if quality.is_file():
+        record = json.loads(quality.read_text())
+        text = generated(text, "quality", quality_table(record, record["stack"]))
+        text = generated(text, "records", quality_table(record["subset"], record["records"]))
+    return text
+
+
+def encoder_table() -> str:
+    """One line an encoder of the catalogue."""
+    lines = ["| name | dimension | pooling | query prefix | passage prefix | max tokens |", "|---|---|---|---|---|---|"]
+    for record in RECORDS.values():
+        prefixes = [f"`{json.dumps(text)}`" if text else "" for text in (record.query_prefix, record.passage_prefix)]
+        pooling, length = ("", "") if record.runtime == "hashing" else (record.pooling, record.max_tokens)
+        lines.append(f"| `{record.id}` | {record.dimension} | {pooling} | {prefixes[0]} | {prefixes[1]} | {length} |")
+    return "\n".join(lines)
+
+
+def reranker_table() -> str:
+    """One line a reranker of the catalogue."""
+    lines = ["| name | kind | model | max tokens |", "|---|---|---|---|"]
+    for record in RERANKERS.values():
+        lines.append(f"| `{record.id}` | `{record.kind}` | `{record.model}` | {record.max_tokens} |")
+    return "\n".join(lines)
+
+
+def quality_table(data: dict, rows: list[dict]) -> str:
+    """Recall of each way to retrieve; of records also how far their vectors are and what a server says to them."""
+    columns = ["recall@5", "recall@10", "all@5", "all@10"]
+    of_records = "lowest_cosine" in rows[0]
+    head = [f"{data['questions']} questions, {data['passages']:,} passages", *columns]
+    head += ["mean cosine", "lowest", "served"] if of_records else []
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in rows:
+        cells = [row["name"], *(f"{row[name]:.3f}" for name in columns)]
+        if of_records:
+            cells += [f"{row['mean_cosine']:.4f}", f"{row['lowest_cosine']:.4f}"]
+            cells.append("yes" if row["served_with_it"] == "served" else "refused")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def rollout_table(record: dict) -> str:
