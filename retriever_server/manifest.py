@@ -15,6 +15,7 @@ from retriever_server.records import misfits
 MANIFEST = "manifest.json"
 CANARY_VECTORS = "canaries.npy"
 FORMAT = 2
+EDGED, EDGE = (".faiss", ".npy", ".json"), 1 << 16  # endings, bytes
 LIBRARIES = ("numpy", "faiss-cpu", "bm25s", "torch", "transformers")
 
 
@@ -42,11 +43,16 @@ class Part:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file of the index: its bytes (checked when the index is opened) and SHA-256 (checked by `verify`)."""
+    """A file of the index: its bytes and SHA-256, and, but for passages, the SHA-256 of its first and last EDGE bytes.
+
+    The whole file is checked by `verify`; its size and edges, where the headers are that a library would follow
+    blindly, whenever the index is opened.
+    """
 
     name: str
     bytes: int
     sha256: str
+    edges: str
 
 
 @dataclass(frozen=True)
@@ -104,13 +110,34 @@ def library_versions() -> dict[str, str]:
 
 def file_records(folder: Path) -> list[FileRecord]:
     """Return the records of the files in `folder`, in the order of their names."""
-    return [FileRecord(path.name, path.stat().st_size, file_digest(path)) for path in sorted(folder.iterdir())]
+    paths = sorted(folder.iterdir())
+    return [FileRecord(path.name, path.stat().st_size, file_digest(path), _edges_digest(path)) for path in paths]
 
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _edges_digest(path: Path) -> str:
+    if path.suffix not in EDGED:
+        return ""
+    with open(path, "rb") as file:
+        digest = hashlib.sha256(file.read(EDGE))
+        file.seek(max(path.stat().st_size - EDGE, 0))
+        digest.update(file.read(EDGE))
+    return digest.hexdigest()
+
+
+def check_edges(folder: Path, manifest: Manifest) -> None:
+    """Raise IndexRefused, naming the file, when a file of the right size begins or ends otherwise than built."""
+    for record in manifest.files:
+        path = folder / record.name
+        if path.is_file() and path.stat().st_size == record.bytes and _edges_digest(path) != record.edges:
+            raise IndexRefused(
+                f"{path} is damaged (its first or last bytes are not those built); build the index again."
+            )
 
 
 def read_manifest(folder: Path) -> Manifest:

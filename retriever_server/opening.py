@@ -13,7 +13,7 @@ from retriever_server.backends.bm25 import BM25Backend, BM25Settings
 from retriever_server.canaries import check_canaries
 from retriever_server.encoders import Encoder, EncoderRecord, Vectors, find_record, open_encoder
 from retriever_server.errors import IndexRefused
-from retriever_server.manifest import CANARY_VECTORS, Manifest, Part, check_sizes, read_manifest
+from retriever_server.manifest import CANARY_VECTORS, Manifest, Part, check_edges, check_sizes, read_manifest
 from retriever_server.passages import PassageStore
 from retriever_server.vectors.record import GRAPH, INVERTED, VectorRecord
 
@@ -61,13 +61,14 @@ def open_index(
 
     `vectors`, where given, are searched in place of the dense part's files: shards that are open elsewhere.
 
-    The sizes of the files are checked here, their SHA-256 by `verify`. Raises EncoderError or RerankerError when a
-    model cannot be loaded.
+    Sizes and edges of the files are checked here, their SHA-256 by `verify`. Raises EncoderError or RerankerError
+    when a model cannot be loaded.
     """
     options = options or OpenOptions()
     manifest = read_manifest(folder)
     parts = _chosen(manifest, options, folder)
-    passages = _open_passages(folder, manifest)
+    check_edges(folder, manifest)
+    passages = open_passages(folder, manifest)
     check_sizes(folder, manifest)
     backends = [_open_checked(folder, part, passages, manifest, options, vectors) for part in parts]
     backend = backends[0]
@@ -95,6 +96,7 @@ def open_shard(folder: Path, number: int, options: OpenOptions | None = None) ->
     if not 0 <= number < record.shards:
         raise IndexRefused(f"{folder} has {record.shards} shards, so there is no shard {number} (they count from 0).")
     check_sizes(folder, manifest)
+    check_edges(folder, manifest)
     _check_parameters(record, options)
     _set_threads(options.threads)
     return open_file(folder, record, number, mmap=options.mmap, nprobe=options.nprobe, ef_search=options.ef_search)
@@ -122,6 +124,21 @@ def open_part(
     return DenseBackend(vectors, passages, _encoder(settings, options))
 
 
+def open_passages(folder: Path, manifest: Manifest) -> PassageStore:
+    """Open the passages of an index; raises IndexRefused when they are damaged or not as many as the manifest says."""
+    try:
+        passages = PassageStore(folder)
+    except (OSError, EOFError, ValueError) as error:
+        sentence = f"The passages of {folder} are missing or damaged ({error}); build the index again."
+        raise IndexRefused(sentence) from error
+    if len(passages) != manifest.count:
+        raise IndexRefused(
+            f"The manifest of {folder} counts {manifest.count} passages but its passage file holds {len(passages)}; "
+            "build the index again."
+        )
+    return passages
+
+
 def canary_vectors(folder: Path, manifest: Manifest, dimension: int) -> Vectors:
     """Read the exact vectors of the canaries' passages; raises IndexRefused when they are damaged."""
     path = folder / CANARY_VECTORS
@@ -140,20 +157,6 @@ def _chosen(manifest: Manifest, options: OpenOptions, folder: Path) -> list[Part
     if not parts:
         raise IndexRefused(f"{folder} has no {options.use} part; it is an index of {manifest.encoder}.")
     return parts
-
-
-def _open_passages(folder: Path, manifest: Manifest) -> PassageStore:
-    try:
-        passages = PassageStore(folder)
-    except (OSError, EOFError, ValueError) as error:
-        sentence = f"The passages of {folder} are missing or damaged ({error}); build the index again."
-        raise IndexRefused(sentence) from error
-    if len(passages) != manifest.count:
-        raise IndexRefused(
-            f"The manifest of {folder} counts {manifest.count} passages but its passage file holds {len(passages)}; "
-            "build the index again."
-        )
-    return passages
 
 
 def _open_checked(

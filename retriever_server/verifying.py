@@ -14,7 +14,7 @@ from retriever_server.canaries import held_canaries
 from retriever_server.corpus import file_sha256, read_corpus
 from retriever_server.encoders import Vectors
 from retriever_server.errors import RetrieverServerError
-from retriever_server.manifest import Manifest, Part, file_digest, read_manifest
+from retriever_server.manifest import Manifest, Part, check_edges, file_digest, read_manifest
 from retriever_server.opening import OpenOptions, canary_vectors, open_part
 from retriever_server.passages import PassageStore
 from retriever_server.vectors.record import VectorRecord
@@ -93,6 +93,7 @@ def _corpus(folder: Path, manifest: Manifest, corpus: Path) -> tuple[bool, str]:
 
 def _part(folder: Path, manifest: Manifest, part: Part, options: OpenOptions) -> Iterator[Check]:
     try:
+        check_edges(folder, manifest)
         backend = open_part(folder, part, PassageStore(folder), options)
     except (RetrieverServerError, OSError, ValueError) as error:
         yield Check(f"{part.kind} part", False, str(error))

@@ -90,7 +90,7 @@ class BM25Backend:
         """Open the model that `save` wrote; raises IndexRefused when its count is not that of the passages."""
         try:
             model = bm25s.BM25.load(folder, mmap=True, show_progress=False)
-        except (OSError, EOFError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise IndexRefused(f"The BM25 index in {folder} is missing or damaged; build the index again.") from error
         if model.scores["num_docs"] != len(passages):
             raise IndexRefused(

@@ -74,6 +74,27 @@ def test_a_passage_overwritten_in_place_is_refused_when_it_is_read(corpus, tmp_p
             backend.search(["number3"], 1)
 
 
+BINARIES = [
+    (encoder, part)
+    for encoder, parts in PARTS.items()
+    for part in parts
+    if "manifest" not in part and "jsonl" not in part
+]
+
+
+@pytest.mark.parametrize(("encoder", "part"), BINARIES)
+@pytest.mark.parametrize("position", [6, 30, -1])
+def test_a_changed_bit_of_a_header_is_refused_by_name(corpus, tmp_path, encoder, part, position):
+    build_index(corpus, encoder, tmp_path / "index")
+    path = tmp_path / "index" / part
+    whole = bytearray(path.read_bytes())
+    whole[position] ^= 0x80
+    path.write_bytes(whole)
+    assert refusal(tmp_path / "index") == (
+        f"{path} is damaged (its first or last bytes are not those built); build the index again."
+    )
+
+
 CANARY = {"row": 0, "id": "d0", "query": "passage number0 about topic0 and thing0"}
 
 
@@ -97,9 +118,17 @@ CANARY = {"row": 0, "id": "d0", "query": "passage number0 about topic0 and thing
         ("parts", [], r"names parts of the kinds \[\]"),
         ("parts", [{"kind": "bm25"}], "a part that does not name kind, settings and vectors"),
         ("parts", [{"kind": "bm25", "settings": [], "vectors": {}}], "a part that does not name"),
-        ("files", [{"name": "a", "bytes": "1", "sha256": ""}], "a file that does not name name, bytes and sha256"),
-        ("files", [{"name": "../a", "bytes": 1, "sha256": ""}], r"names files outside its folder \(../a\)"),
-        ("files", [{"name": "a", "bytes": 1, "sha256": ""}], "index/a is missing; build the index again"),
+        (
+            "files",
+            [{"name": "a", "bytes": "1", "sha256": "", "edges": ""}],
+            "a file that does not name name, bytes, sha256",
+        ),
+        (
+            "files",
+            [{"name": "../a", "bytes": 1, "sha256": "", "edges": ""}],
+            r"names files outside its folder \(../a\)",
+        ),
+        ("files", [{"name": "a", "bytes": 1, "sha256": "", "edges": ""}], "index/a is missing; build the index again"),
         ("versions", None, "values of the wrong type: versions"),
     ],
 )
