@@ -41,14 +41,15 @@ def connect(slots: int) -> None:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
 
 
-def disconnect() -> None:
-    """Stop the cluster if it was started here; a joined one goes on."""
+def disconnect() -> bool:
+    """Stop the cluster if it was started here, and return whether it was; a joined one goes on."""
     global _started_here
     with _lock:
-        if _started_here:
+        stopped, _started_here = _started_here, False
+        if stopped:
             serve.shutdown()
             ray.shutdown()
-            _started_here = False
+    return stopped
 
 
 def _init_in_a_lasting_thread(slots: int) -> bool:

@@ -37,9 +37,10 @@ class Target:
 
 
 class Deployment:
-    """Equal replicas; a call goes to the one that is least busy."""
+    """Equal replicas, `name` on the cluster; a call goes to the one that is least busy."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, name: str, handle: Any) -> None:
+        self.name = name
         self._handle = handle
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -81,30 +82,29 @@ def _own(error: RayTaskError) -> BaseException:
     return cause if isinstance(cause, Exception) else error
 
 
-def deploy(targets: Sequence[Target]) -> tuple[list[Deployment], list[str]]:
-    """Start deployments, all at the same time, and return them with their names once every replica has opened.
+def deploy(targets: Sequence[Target]) -> list[Deployment]:
+    """Start deployments, all at the same time, and return them once every replica has opened.
 
     Raises IndexRefused with the sentence of a replica that refused, RetrieverServerError where Ray failed.
     """
     names = [f"retriever-{os.uname().nodename}-{os.getpid()}-{next(_numbers)}" for _ in targets]
+    applications = [
+        serve.RunTarget(_application(target), name=name, route_prefix=None)
+        for name, target in zip(names, targets, strict=True)
+    ]
     try:
-        handles = serve.run_many(
-            [
-                serve.RunTarget(_application(target), name=name, route_prefix=None)
-                for name, target in zip(names, targets, strict=True)
-            ]
-        )
+        handles = serve.run_many(applications)
     except RuntimeError as error:
         reason = _reason(names, error)
-        remove(names)
+        for name in names:
+            remove(name)
         raise reason from error
-    return [Deployment(handle) for handle in handles], names
+    return [Deployment(name, handle) for name, handle in zip(names, handles, strict=True)]
 
 
-def remove(names: Sequence[str]) -> None:
-    """Delete deployments; those that are gone already are passed over."""
-    for name in names:
-        serve.delete(name)
+def remove(name: str) -> None:
+    """Delete a deployment from the cluster; one that is gone already is passed over."""
+    serve.delete(name)
 
 
 def _application(target: Target) -> Any:

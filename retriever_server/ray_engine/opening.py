@@ -11,14 +11,14 @@ from pathlib import Path
 from retriever_server.backends.base import Backend
 from retriever_server.index import OpenOptions, open_index
 from retriever_server.manifest import Manifest, read_manifest
-from retriever_server.passages import PassageStore
+from retriever_server.opening import open_passages
 from retriever_server.ray_engine.backend import RemoteIndex, RemoteVectors
 from retriever_server.ray_engine.cluster import connect, disconnect
-from retriever_server.ray_engine.deployments import Target, deploy, remove
+from retriever_server.ray_engine.deployments import Deployment, Target, deploy, remove
 from retriever_server.ray_engine.replicas import IndexReplica, ShardReplica, identity
 from retriever_server.vectors.record import VectorRecord
 
-_open: list[list[str]] = []  # the names of deployments that this process has opened
+_open: list[str] = []  # the names of deployments that this process has opened
 
 
 def open_ray_backend(folder: Path, options: OpenOptions | None = None, replicas: int = 1) -> tuple[Backend, Manifest]:
@@ -38,7 +38,7 @@ def open_ray_backend(folder: Path, options: OpenOptions | None = None, replicas:
     connect(cpus * replicas * shards)
     if shards > 1:
         return _open_shards(folder, options, replicas, shards, cpus)
-    return _open_replicas(folder, options, replicas, cpus), manifest
+    return _open_replicas(folder, manifest, options, replicas, cpus), manifest
 
 
 def _shards(manifest: Manifest, options: OpenOptions) -> int:
@@ -46,46 +46,48 @@ def _shards(manifest: Manifest, options: OpenOptions) -> int:
     return VectorRecord.from_dict(dense[0].vectors).shards if dense else 1
 
 
-def _open_replicas(folder: Path, options: OpenOptions, replicas: int, cpus: int) -> Backend:
+def _open_replicas(folder: Path, manifest: Manifest, options: OpenOptions, replicas: int, cpus: int) -> Backend:
     gpus = int(options.device == "cuda")
     target = Target(IndexReplica, (str(folder), options, identity(folder)), replicas, cpus, gpus)
-    passages = PassageStore(folder)
-    (deployment,), names = deploy([target])
-    backend = RemoteIndex(deployment, passages, replicas)
-    _close_with(backend, names)
-    return backend
+    passages = open_passages(folder, manifest)
+    (deployment,) = _deploy([target])
+    return RemoteIndex(deployment, passages, replicas)
 
 
 def _open_shards(folder: Path, options: OpenOptions, replicas: int, shards: int, cpus: int) -> tuple[Backend, Manifest]:
     # the shards compute on the CPU; the device is for the encoder, which is here
     own, expected = replace(options, device="cpu"), identity(folder)
     targets = [Target(ShardReplica, (str(folder), number, own, expected), replicas, cpus) for number in range(shards)]
-    deployments, names = deploy(targets)
-    vectors = RemoteVectors(deployments)
-    _close_with(vectors, names)
-    return open_index(folder, options, vectors)
+    return open_index(folder, options, RemoteVectors(_deploy(targets)))
 
 
-def _close_with(owner: object, names: list[str]) -> None:
-    """Delete deployments once `owner` is garbage (after a reload: when its last search has ended), or at exit."""
+def _deploy(targets: list[Target]) -> list[Deployment]:
+    """Start deployments; each is deleted once nothing here refers to it (after a reload, the last search), or at exit.
+
+    Referring to them are the backend and what it is made of.
+    """
+    deployments = deploy(targets)
     if not _open:
         atexit.register(_close_all)  # after Ray registered its own end, so that it runs before that
-    _open.append(names)
-    weakref.finalize(owner, _close_later, names).atexit = False
+    for deployment in deployments:
+        _open.append(deployment.name)
+        weakref.finalize(deployment, _close_later, deployment.name).atexit = False
+    return deployments
 
 
-def _close_later(names: list[str]) -> None:
-    # deleting takes seconds, and this runs in whatever thread held the owner last
-    threading.Thread(target=_close, args=(names,), name="ray-close").start()
+def _close_later(name: str) -> None:
+    # deleting takes seconds, and this runs in whatever thread held the deployment last
+    threading.Thread(target=_close, args=(name,), name="ray-close").start()
 
 
-def _close(names: list[str]) -> None:
-    remove(names)
-    _open.remove(names)
+def _close(name: str) -> None:
+    remove(name)
+    _open.remove(name)
     if not _open:
         disconnect()
 
 
 def _close_all() -> None:
-    for names in list(_open):
-        _close(names)
+    if _open and not disconnect():
+        for name in list(_open):
+            _close(name)
