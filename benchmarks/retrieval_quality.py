@@ -51,21 +51,24 @@ class Questions:
 
 
 class RememberingEncoder:
-    """An encoder that keeps the vectors of each call in a folder."""
+    """An encoder that keeps the vector of each text in a folder."""
 
     def __init__(self, record: EncoderRecord, folder: Path) -> None:
         self.record = record
-        self._folder = folder
+        bare = replace(record, query_prefix="", passage_prefix="")  # texts come with their prefix
+        self._path = folder / f"{digest(bare.to_dict())}.npz"
+        self._known: dict[str, np.ndarray] = dict(np.load(self._path)) if self._path.is_file() else {}
         self._encoder: Encoder | None = None
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """See Encoder.encode."""
-        path = self._folder / f"{digest(self.record.to_dict(), *texts)}.npy"
-        if not path.is_file():
+        keys = [digest(text) for text in texts]
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._known}
+        if missing:
             self._encoder = self._encoder or open_encoder(self.record)
-            np.save(path, self._encoder.encode(texts))
-        vectors: np.ndarray = np.load(path)
-        return vectors
+            self._known |= zip(missing, self._encoder.encode(list(missing.values())), strict=True)
+            np.savez(self._path, **self._known)
+        return np.stack([self._known[key] for key in keys])
 
 
 class RememberingReranker:
