@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-CORPORA = ("multihop", "2wiki")
 ENCODER = "all-MiniLM-L6-v2"
 JITTER = 0.6
 SEED = 0
@@ -45,12 +44,18 @@ def main() -> None:
     """Measure every kind and write the record after each."""
     options = arguments()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)  # before faiss and torch are imported
-    real, queries, rate = encoded(options.data, options.cache, options.threads)
+    real, queries, rate = encoded(options)
     vectors = with_copies(real, options.vectors)
     record: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "threads": options.threads},
         "encoder": ENCODER,
-        "vectors": {"all": len(vectors), "real": len(real), "jitter": JITTER, "dimension": vectors.shape[1]},
+        "vectors": {
+            "all": len(vectors),
+            "real": len(real),
+            "jitter": JITTER,
+            "corpora": options.corpora,
+            "dimension": vectors.shape[1],
+        },
         "queries": len(queries),
         "recall_target": options.recall_target,
         "passages_encoded_per_second": rate,
@@ -72,6 +77,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder with multihop/ and 2wiki/")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--cache", type=Path, help="file that keeps the real vectors for another run")
+    parser.add_argument("--corpora", nargs="+", default=["multihop", "2wiki"], help="folders of --data to encode")
     parser.add_argument("--vectors", type=int, default=200_000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--recall-target", type=float, default=0.95)
@@ -85,16 +91,17 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def encoded(data: Path, cache: Path | None, threads: int) -> tuple[np.ndarray, np.ndarray, float]:
+def encoded(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, float]:
     """The vectors of passages and of questions, and the passages encoded in a second."""
+    data, cache, corpora = options.data, options.cache, options.corpora
     if cache is not None and cache.is_file():
         kept = np.load(cache)
         return kept["passages"], kept["queries"], float(kept["rate"])
     from retriever_server.encoders import encode_passages, encode_queries, find_record, open_encoder
 
-    encoder = open_encoder(find_record(ENCODER), threads=threads)
-    texts = [row["contents"] for name in CORPORA for row in rows_of(data / name / "corpus.jsonl.gz")]
-    questions = [row["question"] for name in CORPORA for row in rows_of(data / name / "questions.jsonl.gz")]
+    encoder = open_encoder(find_record(ENCODER), threads=options.threads)
+    texts = [row["contents"] for name in corpora for row in rows_of(data / name / "corpus.jsonl.gz")]
+    questions = [row["question"] for name in corpora for row in rows_of(data / name / "questions.jsonl.gz")]
     began = time.perf_counter()
     passages = np.concatenate([encode_passages(encoder, texts[at : at + BLOCK]) for at in range(0, len(texts), BLOCK)])
     rate = round(len(texts) / (time.perf_counter() - began), 1)

@@ -63,7 +63,33 @@ def documents() -> dict[Path, str]:
     if rollout.is_file():
         documents[cpu] = generated(cpu.read_text(), "rollout", rollout_table(json.loads(rollout.read_text())))
     documents[ROOT / "docs" / "encoders.md"] = encoders_page()
+    scale, kinds = ROOT / "docs" / "scale.md", ROOT / "benchmarks" / "results" / "index_kinds.json"
+    if kinds.is_file():
+        documents[scale] = generated(scale.read_text(), "index_kinds", index_kinds_table(json.loads(kinds.read_text())))
     return documents
+
+
+def index_kinds_table(record: dict) -> str:
+    """Recall, size and speed of each kind of vector index."""
+    vectors, machine = record["vectors"], record["machine"]
+    threads = f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}"
+    lines = [
+        f"{vectors['all']:,} vectors of {vectors['dimension']} dimensions, {vectors['real']:,} of them real "
+        f"({' and '.join(vectors['corpora'])}); {record['queries']} questions; {threads} of a machine with "
+        f"{machine['cores']} cores that did other work too; "
+        f"{record['passages_encoded_per_second']:,.0f} passages encoded a second.",
+        "",
+        "| kind | parameters | MB | built in | q/s, batch 1 | q/s, batch 64 | recall@10 | with passages as queries |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in record["kinds"]:
+        parameters = ", ".join(f"{name} {value:,}" for name, value in row["parameters"].items())
+        one, many = (row["queries_per_second"][batch] for batch in ("1", "64"))
+        lines.append(
+            f"| `{row['kind']}` | {parameters} | {row['bytes'] / 1e6:,.0f} | {row['build_seconds']:,.0f} s "
+            f"| {one:,.0f} | {many:,.0f} | {row['recall']:.3f} | {row['recall_of_passages']:.3f} |"
+        )
+    return "\n".join(lines)
 
 
 def encoders_page() -> str:
