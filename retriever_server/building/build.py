@@ -187,14 +187,14 @@ def _write_bm25(job: _Job, settings: BM25Settings, passages: PassageStore) -> Pa
 
 
 def _write_dense(job: _Job, settings: EncoderRecord, passages: PassageStore) -> Part:
-    from retriever_server.building.assembly import assemble, choose, shard_rows
+    from retriever_server.building.assembly import assemble, choose, measure, shard_rows
     from retriever_server.building.chunks import Chunks
     from retriever_server.encoders import open_encoder
 
     options, place = job.options, job.place
     chunks = Chunks(place.chunks, len(passages), options.chunk_rows, settings.dimension)
+    encoder = open_encoder(settings, options.device, options.threads)
     if chunks.present() < len(passages):
-        encoder = open_encoder(settings, options.device, options.threads)
         chunks.encode(passages, encoder, Progress("encoded", len(passages), "passages", options.line))
     if "vectors" not in place.state:
         record = choose(options.vectors, shard_rows(len(passages), options.shards), chunks, options.limits)
@@ -203,7 +203,8 @@ def _write_dense(job: _Job, settings: EncoderRecord, passages: PassageStore) -> 
         check_vectors(record, len(passages), place.folder, options.limits)
         place.note(vectors=record.to_dict())
     record = VectorRecord.from_dict(place.state["vectors"])
-    final = assemble(record, chunks, place.index, options.vectors.recall_target, options.line)
+    assemble(record, chunks, place.index, options.line)
+    final = measure(record, chunks, place.index, passages, encoder, options.vectors.recall_target)
     for sentence in final.advice[len(record.advice) :]:
         options.line(sentence)
     return Part("dense", settings.to_dict(), final.to_dict())

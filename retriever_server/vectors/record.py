@@ -60,8 +60,9 @@ class VectorSettings:
 class VectorRecord:
     """The vectors of a dense part: `rows` are the first rows of its files and, last, the number of passages.
 
-    `recall` is the share of the true ten nearest passages that this index found for passages as queries (1.0 for an
-    exact index), `advice` says in sentences what was chosen and why. Parameters that the kind lacks are 0.
+    `recall` is the share of the true ten nearest passages that this index found for the first words of sampled
+    passages as queries (1.0 for an exact index), `advice` says in sentences what was chosen and why. Parameters that
+    the kind lacks are 0.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Recall against exact search, measured with passages as queries, and the search parameters that reach a target."""
+"""Recall against exact search on sampled queries, and the search parameters that reach a target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Take = Callable[[Numbers], Vectors]  # ascending rows -> their exact vectors
 
 @dataclass(frozen=True)
 class Sample:
-    """Passages as queries: their rows and vectors, and the exact score of each one's last true neighbour but itself."""
+    """Query vectors, and the exact score of each one's last true neighbour.
+
+    `rows` are the passages that queries were made of, which are not counted as neighbours; -1 where there is none.
+    """
 
     rows: Numbers
     vectors: Vectors
@@ -31,7 +34,7 @@ class Sample:
 
 
 def make_sample(rows: Numbers, vectors: Vectors, blocks: Iterable[Vectors], count: int) -> Sample:
-    """Find the true neighbours of `rows` by one pass over `blocks`, which are all `count` vectors in row order."""
+    """Find the true neighbours of `vectors` by one pass over `blocks`, which are all `count` vectors in row order."""
     neighbours = min(NEIGHBOURS, count - 1)
     best = np.full((len(rows), neighbours), -np.inf, dtype=np.float32)
     start = 0
@@ -84,7 +87,7 @@ def tune(
     verdict = "which reaches" if tried.recall >= target else "which is below"
     sentence = (
         f"{tried.kind}{setting} finds {tried.recall:.3f} of the {sample.neighbours} nearest neighbours of "
-        f"{len(sample.rows)} passages, {verdict} the target {target:g}"
+        f"{len(sample.rows)} queries, {verdict} the target {target:g}"
     )
     return replace(tried, advice=[*record.advice, sentence])
 
