@@ -231,6 +231,21 @@ def test_tuning_takes_the_least_parameter_that_reaches_the_target(tmp_path):
     assert "which is below the target 1" in tuned(1.0, nprobe=1).advice[0]
 
 
+def test_a_target_out_of_reach_costs_no_needless_effort(tmp_path):
+    vectors = clustered(1200)
+    record = written(tmp_path, "ivf_pq", vectors, pq_m=4, nlist=30)
+    sample = sample_of(vectors)
+
+    def tuned(nprobe):
+        asked = replace(record, nprobe=nprobe)
+        return tune(asked, lambda tried: open_vectors(tmp_path, tried), sample, lambda rows: vectors[rows], 0.99)
+
+    reached = {value: tuned(value).recall for value in (1, 2, 4, 8, 16, 30)}
+    best_of_all = max(reached.values())
+    assert best_of_all < 0.9
+    assert tuned(0).nprobe == min(value for value, share in reached.items() if share >= best_of_all - 0.005)
+
+
 def test_few_vectors_are_searched_exhaustively():
     settings, advice = advise(VectorSettings("auto"), [0, 2000], clustered(2000), ram=10**9)
     assert settings.kind == "flat"
