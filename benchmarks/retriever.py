@@ -3,11 +3,12 @@
     python benchmarks/retriever.py --output benchmarks/results/retriever.json
     python benchmarks/retriever.py --parts limit server --seconds 20
 
-The limit is a plain loop in one process: the same index and encoder, encoded and searched in batches, nothing else
-running. The server is asked by the load generator (`bench`) in a process of its own, by 1, 8 and 64 clients, with
-queries that never repeat and with a half that repeats earlier ones; once as it is, once without micro-batching and
-cache. Queries are the questions of the data set and sentences of its passages, shuffled. Memory is that of a server
-with the `hashing` encoder (fast, so that 50,000 requests take minutes) and a cache that is soon full.
+The limit is a plain loop in one process: the same index and encoder, encoded and searched in batches by as many
+threads as there are cores, nothing else running. Two such loops of half the threads, which is how the server runs
+them, do more, and are shown too. The server is asked by the load generator (`bench`) in a process of its own, by 1, 8
+and 64 clients, with queries that never repeat and with a half that repeats earlier ones; once as it is, once without
+micro-batching and cache. Queries are the questions of the data set and sentences of its passages, shuffled. Memory is
+that of a server with the `hashing` encoder (fast, so that 50,000 requests take minutes) and a cache that is soon full.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,9 @@ MEMORY_QUERIES = 2_000  # few enough that the words which `hashing` remembers ar
 MEMORY_OPTIONS = ("--cache-mb", "2", "--threads", "1")
 PARTS = ("limit", "server", "baseline", "memory", "limit-again")
 BASELINE = ("--max-batch", "1", "--cache-mb", "0")
+NAMES = {1: "one loop", 2: "two loops"}
+SERVER = ("--executors", "2", "--threads", str(max(1, len(os.sched_getaffinity(0)) // 2)))
+ENOUGH = {1: 100, 8: 200, 64: 300}  # queries a second that so many clients will not exceed
 
 
 def read_queries(data: Path) -> list[str]:
@@ -70,29 +75,40 @@ def half_repeated(queries: list[str]) -> list[str]:
     return stream
 
 
-def measure_limit(index: Path, threads: int, queries: list[str], seconds: float) -> dict[str, float]:
+def measure_limit(index: Path, loops: int, queries: list[str], seconds: float) -> dict[str, float]:
     """Queries a second of encode-and-search loops: batches as they come, and sorted by length beforehand."""
-    backend, _ = open_index(index, OpenOptions(threads=threads))
+    backend, _ = open_index(index, OpenOptions(threads=threads_of(loops)))
     backend.search(queries[:WARM_UP], TOPK)
     ordered = sorted(queries[: 64 * BATCHES[-1]], key=len)
     random.Random(2).shuffle(queries)
     rates = {}
     for batch in BATCHES:
-        rates[f"batch {batch}"] = loop_rate(backend, [queries[i : i + batch] for i in range(0, 4096, batch)], seconds)
+        as_they_come = [queries[i : i + batch] for i in range(0, 8192, batch)]
+        rates[f"{NAMES[loops]}, batch {batch}"] = loop_rate(backend, loops, as_they_come, seconds)
         groups = [ordered[i : i + batch] for i in range(0, len(ordered), batch)]
         random.Random(3).shuffle(groups)
-        rates[f"batch {batch}, sorted beforehand"] = loop_rate(backend, groups, seconds)
+        rates[f"{NAMES[loops]}, batch {batch}, sorted beforehand"] = loop_rate(backend, loops, groups, seconds)
     return rates
 
 
-def loop_rate(backend: Any, batches: list[list[str]], seconds: float) -> float:
+def loop_rate(backend: Any, loops: int, batches: list[list[str]], seconds: float) -> float:
     """Queries a second over as many of the batches as fit into `seconds`."""
-    started, done = time.perf_counter(), 0
-    for batch in batches:
-        done += len(backend.search(batch, TOPK))
-        if time.perf_counter() - started > seconds:
-            break
+    started, left = time.perf_counter(), iter(batches)
+
+    def loop(_: int) -> int:
+        done = 0
+        while time.perf_counter() - started < seconds and (batch := next(left, None)):
+            done += len(backend.search(batch, TOPK))
+        return done
+
+    with ThreadPoolExecutor(loops) as pool:
+        done = sum(pool.map(loop, range(loops)))
     return round(done / (time.perf_counter() - started), 2)
+
+
+def threads_of(loops: int) -> int:
+    """Threads of each of so many loops, or executors."""
+    return max(1, len(os.sched_getaffinity(0)) // loops)
 
 
 class Bench:
@@ -112,18 +128,23 @@ class Bench:
         return self.levels(BASELINE if name == "baseline" else ())
 
     def limit(self) -> Any:
-        """In a fresh process, as the servers are."""
-        command = [sys.executable, __file__, "--limit-of", str(self.index(ENCODER)), *self.common()]
-        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=self.environment()).stdout)
+        """In fresh processes, as the servers are."""
+        rates: dict[str, float] = {}
+        for loops in NAMES:
+            command = [sys.executable, __file__, "--limit-of", str(self.index(ENCODER)), "--loops", str(loops)]
+            command += ["--data", str(self.options.data), "--seconds", str(self.options.seconds)]
+            environment = {**self.environment(), "OMP_NUM_THREADS": str(threads_of(loops))}
+            rates |= json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment).stdout)
+        return rates
 
     def levels(self, serve: tuple[str, ...]) -> list[dict[str, Any]]:
         """What 1, 8 and 64 clients see of one server."""
         unused, found = iter(self.queries), []
-        with start_server(self.index(ENCODER), options=("--threads", str(self.options.threads), *serve)) as server:
+        with start_server(self.index(ENCODER), options=(*SERVER, *serve)) as server:
             self.ask(server, [next(unused) for _ in range(WARM_UP)], 8, 60)
             for clients in CLIENTS:
                 for kind in ("unique", "half repeated"):
-                    enough = [next(unused) for _ in range(int(150 * self.options.seconds))]
+                    enough = [next(unused) for _ in range(int(ENOUGH[clients] * self.options.seconds))]
                     stream = half_repeated(enough) if kind != "unique" else enough
                     found.append({"queries": kind, **self.ask(server, stream, clients, self.options.seconds)})
                     print(found[-1], flush=True)
@@ -160,18 +181,8 @@ class Bench:
             build_index(self.options.data / "corpus.jsonl.gz", encoder, folder)
         return folder
 
-    def common(self) -> list[str]:
-        return [
-            "--data",
-            str(self.options.data),
-            "--threads",
-            str(self.options.threads),
-            "--seconds",
-            str(self.options.seconds),
-        ]
-
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "OMP_NUM_THREADS": str(self.options.threads), "PYTHONPATH": str(ROOT)}
+        return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def resident_mib(server: RunningServer) -> float:
@@ -205,9 +216,9 @@ def summarise(results: dict[str, Any]) -> dict[str, Any]:
     rate = {part: unique_rate(results[part]) for part in ("server", "baseline") if part in results}
     summary: dict[str, Any] = {"limit_best_of_runs": best, "rate_at_64_unique": rate}
     if best and "server" in rate:
-        plain = max(value for key, value in best.items() if "sorted" not in key)
-        summary["share_of_limit"] = round(rate["server"] / plain, 3)
-        summary["share_of_limit_sorted_beforehand"] = round(rate["server"] / max(best.values()), 3)
+        for name in NAMES.values():
+            plain = max(value for key, value in best.items() if key.startswith(name) and "sorted" not in key)
+            summary[f"share_of_{name.replace(' ', '_')}"] = round(rate["server"] / plain, 3)
     if len(rate) == 2:
         summary["factor_over_baseline"] = round(rate["server"] / rate["baseline"], 2)
     return summary
@@ -252,8 +263,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("retriever.json"), help="and a table beside it (.md)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="others are kept from --output")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads, everywhere")
     parser.add_argument("--limit-of", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--loops", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -261,12 +272,12 @@ def main() -> None:
     """Measure, and write after each part."""
     options = parse_options()
     if options.limit_of:
-        print(json.dumps(measure_limit(options.limit_of, options.threads, read_queries(options.data), options.seconds)))
+        print(json.dumps(measure_limit(options.limit_of, options.loops, read_queries(options.data), options.seconds)))
         return
     options.work.mkdir(parents=True, exist_ok=True)
     results = json.loads(options.output.read_text()) if options.output.exists() else {}
     bench = Bench(options, options.work.resolve())
-    results |= {"machine": machine(), "encoder": ENCODER, "threads": options.threads, "seconds": options.seconds}
+    results |= {"machine": machine(), "encoder": ENCODER, "server_options": SERVER, "seconds": options.seconds}
     for part in options.parts:
         results[part] = bench.part(part)
         results["summary"] = summarise(results)

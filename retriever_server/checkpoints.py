@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ except ImportError as missing:
 
 BATCH_TOKENS = 8192  # padded tokens of one forward pass; bounds memory whatever the texts' lengths
 BATCH_ROWS = 32
+_TOKENIZING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,12 @@ class Checkpoint:
 
     def _place(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self.device)
+
+
+def tokenize(tokenizer: Any, *texts: Any, **options: Any) -> Any:
+    """Return what `tokenizer` makes of `texts`, one thread at a time: a fast tokenizer fails when two borrow it."""
+    with _TOKENIZING:
+        return tokenizer(*texts, **options)
 
 
 def load(source: Source, auto_class: str) -> Checkpoint:

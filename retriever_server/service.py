@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from retriever_server.backends.base import Backend
+from retriever_server.canaries import held_canaries
 from retriever_server.engine import Engine
 from retriever_server.errors import RetrieverServerError
 from retriever_server.manifest import Manifest
@@ -57,9 +58,10 @@ class Service:
 
     def install(self, backend: Backend, manifest: Manifest | None = None) -> None:
         """Serve `backend` from now on, in place of the one before."""
+        canaries = _shown_canaries(backend, manifest)
         generation = self.engine.install(backend)
         self.backend = backend
-        self._info = self._describe(backend, manifest, generation)
+        self._info = {**self._describe(backend, manifest, generation), "canaries": canaries}
         self.metrics.generation.set(generation)
         self.metrics.passages.set(len(backend.passages))
 
@@ -123,11 +125,19 @@ def reranker_of(backend: Backend) -> Any:
     return getattr(backend, "reranker", None)
 
 
-def _describe_manifest(manifest: Manifest | None) -> dict[str, Any]:
+def _shown_canaries(backend: Backend, manifest: Manifest | None) -> list[dict[str, str]]:
+    """Return the canaries by which a client may check what is served.
+
+    All hold in each part of the index; where parts are fused or hits reranked, another passage may well come first.
+    """
     canaries = manifest.canaries[:SHOWN_CANARIES] if manifest else []
+    held = held_canaries(backend, canaries) if canaries else []
+    return [{"query": each.query, "id": each.id} for each, holds in zip(canaries, held, strict=True) if holds]
+
+
+def _describe_manifest(manifest: Manifest | None) -> dict[str, Any]:
     return {
         "parts": [{"kind": part.kind, **part.vectors} for part in manifest.parts] if manifest else [],
         "corpus_sha256": manifest.corpus_sha256 if manifest else None,
         "versions": manifest.versions if manifest else None,
-        "canaries": [{"query": canary.query, "id": canary.id} for canary in canaries],
     }

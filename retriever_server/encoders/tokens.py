@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retriever_server.checkpoints import BATCH_ROWS, Checkpoint, Source, batches, load, require_positions
+from retriever_server.checkpoints import BATCH_ROWS, Checkpoint, Source, batches, load, require_positions, tokenize
 from retriever_server.encoders.record import EncoderRecord, Vectors
 from retriever_server.errors import EncoderError
 
@@ -68,7 +68,8 @@ def token_rows(tokenizer: Any, record: EncoderRecord, texts: Sequence[str]) -> l
     """Return the token ids of each text, special tokens included, at most `record.max_tokens` of them."""
     if not texts:
         return []
-    rows: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=record.max_tokens)["input_ids"]
+    options = {"truncation": True, "max_length": record.max_tokens}
+    rows: list[list[int]] = tokenize(tokenizer, list(texts), **options)["input_ids"]
     if not record.end_token:
         return rows
     end = _end_id(tokenizer, record)

@@ -1,10 +1,11 @@
 """The engine: HTTP threads hand in queries, executor threads search them in micro-batches.
 
 A query is normalised, answered from the cache where it can be, joined to an identical one under way, or queued. An
-executor takes the queries of equal topk that have waited longest, at most `max_batch`, and searches them together. It
-never waits for a batch that is full. One that is not full waits for more only while it is smaller than the batch
-before (so a lone client never waits), and at most `window_ms`, or a quarter of the last search's time where that is
-less, from the end of the batch before or from its own oldest query: waiting longer would cost more than it saves.
+executor takes the queries of equal topk that have waited longest, at most `max_batch`, and searches them together; of
+what waits it leaves idle executors their part. It never waits for a batch that is full. One that is not full waits for
+more only while it is smaller than the batch before (so a lone client never waits), and at most `window_ms`, or a
+quarter of the last search's time where that is less, from the end of the batch before or from its own oldest query:
+waiting longer would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Engine:
         self._cache = ResultCache(int(settings.cache_mb * 2**20))
         self._served: _Served | None = None
         self._executors: list[threading.Thread] = []
+        self._idle = 0
         self._waiting = 0
         self._closing = False
         self._last_batch, self._last_seconds, self._last_end = 1, 0.0, 0.0
@@ -85,7 +87,7 @@ class Engine:
             self._served = served
             self._cache.clear()
             self._in_flight = {key: job for key, job in self._in_flight.items() if not job.generation}
-            for number in range(len(self._executors), getattr(backend, "concurrency", 1)):
+            for number in range(len(self._executors), getattr(backend, "concurrency", self._settings.executors)):
                 thread = threading.Thread(target=self._execute, name=f"executor-{number}", daemon=True)
                 self._executors.append(thread)
                 thread.start()
@@ -202,12 +204,15 @@ class Engine:
 
     def _next_batch(self) -> tuple[list[Job], _Served] | None:
         with self._work:
+            self._idle += 1
             while not self._queue and not self._closing:
                 self._work.wait()
             self._gather()
+            self._idle -= 1
             if self._closing and not self._queue:
                 return None
-            jobs = self._queue.take(self._settings.max_batch) if self._queue else []
+            share = -(-len(self._queue) // (self._idle + 1))
+            jobs = self._queue.take(min(share, self._settings.max_batch)) if self._queue else []
             served = self._require_served()
             return self._still_wanted(jobs, served), served
 

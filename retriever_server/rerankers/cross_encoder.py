@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from retriever_server.checkpoints import Source, batches, load, require_positions
+from retriever_server.checkpoints import Source, batches, load, require_positions, tokenize
 from retriever_server.errors import RerankerError
 from retriever_server.rerankers.pairs import PairReranker
 from retriever_server.rerankers.record import RerankerRecord, Scores
@@ -29,7 +29,8 @@ class CrossEncoder(PairReranker):
     def score_pairs(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """See PairReranker.score_pairs. Pairs are batched by length, which changes no score beyond rounding."""
         texts = {text: self._shortened(text) for pair in pairs for text in pair}
-        tokenized = self._checkpoint.tokenizer(
+        tokenized = tokenize(
+            self._checkpoint.tokenizer,
             [texts[query] for query, _ in pairs],
             [texts[document] for _, document in pairs],
             truncation="longest_first",
@@ -47,9 +48,8 @@ class CrossEncoder(PairReranker):
         limit = 2 * self.record.max_tokens
         if len(text) <= limit:
             return text
-        tokenizer = self._checkpoint.tokenizer
-        options = {"add_special_tokens": False, "truncation": True, "max_length": limit}
-        offsets = tokenizer(text, return_offsets_mapping=True, **options)["offset_mapping"]
+        options = {"return_offsets_mapping": True, "add_special_tokens": False, "truncation": True, "max_length": limit}
+        offsets = tokenize(self._checkpoint.tokenizer, text, **options)["offset_mapping"]
         return text[: offsets[-1][1]] if offsets else ""
 
     @torch.inference_mode()

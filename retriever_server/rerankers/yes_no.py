@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from retriever_server.checkpoints import Source, batches, load, require_positions
+from retriever_server.checkpoints import Source, batches, load, require_positions, tokenize
 from retriever_server.errors import RerankerError
 from retriever_server.rerankers.pairs import PairReranker
 from retriever_server.rerankers.record import RerankerRecord, Scores
@@ -58,7 +58,9 @@ class YesNoReranker(PairReranker):
         return [*self._before, *asked, *self._between, *told, *self._after]
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._checkpoint.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        if not text:
+            return []
+        ids: list[int] = tokenize(self._checkpoint.tokenizer, text, add_special_tokens=False)["input_ids"]
         return ids
 
     def _answer(self, word: str) -> int:
