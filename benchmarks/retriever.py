@@ -43,6 +43,7 @@ MEMORY_QUERIES = 2_000  # few enough that the words which `hashing` remembers ar
 MEMORY_OPTIONS = ("--cache-mb", "2", "--threads", "1")
 PARTS = ("limit", "server", "baseline", "memory", "limit-again")
 BASELINE = ("--max-batch", "1", "--cache-mb", "0")
+KINDS = ("unique", "half repeated")
 NAMES = {1: "one loop", 2: "two loops"}
 SERVER = ("--executors", "2", "--threads", str(max(1, len(os.sched_getaffinity(0)) // 2)))
 ENOUGH = {1: 100, 8: 200, 64: 300}  # queries a second that so many clients will not exceed
@@ -143,7 +144,7 @@ class Bench:
         with start_server(self.index(ENCODER), options=(*SERVER, *serve)) as server:
             self.ask(server, [next(unused) for _ in range(WARM_UP)], 8, 60)
             for clients in CLIENTS:
-                for kind in ("unique", "half repeated"):
+                for kind in KINDS:
                     enough = [next(unused) for _ in range(int(ENOUGH[clients] * self.options.seconds))]
                     stream = half_repeated(enough) if kind != "unique" else enough
                     found.append({"queries": kind, **self.ask(server, stream, clients, self.options.seconds)})
@@ -213,20 +214,21 @@ def summarise(results: dict[str, Any]) -> dict[str, Any]:
     """The figures that the run is to show: the ratio to the limit and the factor over the baseline, at 64 clients."""
     limits = [results[name] for name in ("limit", "limit-again") if name in results]
     best = {key: max(limit[key] for limit in limits) for key in limits[0]} if limits else {}
-    rate = {part: unique_rate(results[part]) for part in ("server", "baseline") if part in results}
-    summary: dict[str, Any] = {"limit_best_of_runs": best, "rate_at_64_unique": rate}
-    if best and "server" in rate:
+    summary: dict[str, Any] = {"limit_best_of_runs": best}
+    if best and "server" in results:
         for name in NAMES.values():
             plain = max(value for key, value in best.items() if key.startswith(name) and "sorted" not in key)
-            summary[f"share_of_{name.replace(' ', '_')}"] = round(rate["server"] / plain, 3)
-    if len(rate) == 2:
-        summary["factor_over_baseline"] = round(rate["server"] / rate["baseline"], 2)
+            summary[f"share of {name}"] = round(rate_at_64(results["server"], KINDS[0]) / plain, 2)
+    if "server" in results and "baseline" in results:
+        for kind in KINDS:
+            factor = rate_at_64(results["server"], kind) / rate_at_64(results["baseline"], kind)
+            summary[f"times the server without micro-batches and cache, queries {kind}"] = round(factor, 2)
     return summary
 
 
-def unique_rate(levels: list[dict[str, Any]]) -> float:
-    """Queries a second of 64 clients with queries that never repeat."""
-    return next(level["rate"] for level in levels if level["clients"] == 64 and level["queries"] == "unique")
+def rate_at_64(levels: list[dict[str, Any]], kind: str) -> float:
+    """Queries a second of 64 clients with queries of a kind."""
+    return next(float(level["rate"]) for level in levels if level["clients"] == 64 and level["queries"] == kind)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -239,10 +241,13 @@ def table(results: dict[str, Any]) -> str:
         name = "server" if part == "server" else "server, no micro-batches, no cache"
         lines += [f"| {name} | {level_cells(level)} |" for level in results.get(part, [])]
     summary = {key: value for key, value in results["summary"].items() if key != "limit_best_of_runs"}
-    lines += ["", *(f"* {key.replace('_', ' ')}: {value}" for key, value in summary.items())]
+    lines += ["", *(f"* Server at 64 clients, {key}: {value}." for key, value in summary.items())]
     if "memory" in results:
         before, middle, after = results["memory"]["resident_mib"]
-        lines.append(f"* resident MiB before, amid and after {MEMORY_REQUESTS:,} requests: {before}, {middle}, {after}")
+        lines.append(
+            f"* Memory of a server in MiB before, amid and after {MEMORY_REQUESTS:,} requests, with the `hashing`"
+        )
+        lines.append(f"  encoder and a small full cache: {before}, {middle}, {after}.")
     return "\n".join(lines) + "\n"
 
 

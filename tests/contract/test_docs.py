@@ -66,6 +66,8 @@ def documents() -> dict[Path, str]:
     scale, kinds = ROOT / "docs" / "scale.md", ROOT / "benchmarks" / "results" / "index_kinds.json"
     if kinds.is_file():
         documents[scale] = generated(scale.read_text(), "index_kinds", index_kinds_table(json.loads(kinds.read_text())))
+    page, measured = ROOT / "docs" / "retriever.md", ROOT / "benchmarks" / "results" / "retriever.md"
+    documents[page] = generated(page.read_text(), "retriever", measured.read_text().rstrip("\n"))
     return documents
 
 
