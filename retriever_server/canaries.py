@@ -36,9 +36,17 @@ def choose_canaries(parts: Sequence[Backend]) -> tuple[list[Canary], float]:
     return holding, len(holding) / len(sample)
 
 
-def check_canaries(part: Backend, canaries: list[Canary]) -> None:
-    """Raise IndexRefused, saying how many failed, unless every canary still retrieves its passage first."""
+def check_canaries(part: Backend, canaries: list[Canary], lowered: str = "") -> None:
+    """Raise IndexRefused, saying how many failed, unless every canary still retrieves its passage first.
+
+    `lowered` names what makes this search look at less than the index was built for, where anything does.
+    """
     held = held_canaries(part, canaries)
+    if not all(held) and lowered:
+        raise IndexRefused(
+            f"{held.count(False)} of {len(held)} self-retrieval canaries are missed with {lowered}; choose a larger "
+            "number or leave the option out."
+        )
     if not all(held):
         raise IndexRefused(
             f"{held.count(False)} of {len(held)} self-retrieval canaries fail: the index and its encoder, analyzer or "

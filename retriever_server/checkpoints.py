@@ -84,13 +84,13 @@ def load(source: Source, auto_class: str) -> Checkpoint:
         torch.set_num_threads(source.threads)
     model = resolve(source)
     logging.disable_progress_bar()
-    options = {"revision": source.revision or None}
+    options = {"revision": source.revision or None, "trust_remote_code": False}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, **options)
         loader = getattr(transformers, auto_class)
         network = loader.from_pretrained(model, dtype=pick_dtype(source.dtype, device), **options)
-    except (OSError, ValueError) as error:
-        first_line = str(error).splitlines()[0]
+    except Exception as error:  # what a damaged file raises is each library's own, a bare Exception among them
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
         raise source.error(f"{source.what} cannot be loaded from '{model}': {first_line}") from error
     return Checkpoint(network.to(device).eval(), tokenizer, device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -67,6 +68,8 @@ class CorpusReader:
         try:
             with open(self.path, "rb", buffering=0) as file, _lines(self.path, _Watched(file, self._watch)) as lines:
                 for line_number, raw in enumerate(lines, start=1):
+                    if line_number == 1:
+                        raw = raw.removeprefix(codecs.BOM_UTF8)
                     if raw.strip():
                         yield line_number, _parse_line(raw, f"{self.path} line {line_number}")
         except (OSError, EOFError, zlib.error) as error:
@@ -148,7 +151,7 @@ def _parse_line(raw: bytes, where: str) -> Passage:
         row = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise CorpusError(f"{where} is not UTF-8: {error.reason} at byte {error.start}.") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a plain ValueError
         raise CorpusError(f"{where} is not a JSON object: {error}.") from error
     if not isinstance(row, dict):
         raise CorpusError(f"{where} holds a JSON {type(row).__name__}; {EXPECTED}.")
@@ -178,8 +181,10 @@ def _text(row: dict[str, Any], key: str, where: str) -> str:
 
 
 def _encodable(value: str, key: str, where: str) -> str:
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise CorpusError(f"{where} has a lone surrogate in `{key}`; write the character as UTF-8.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise CorpusError(f"{where} has a lone surrogate in `{key}`; write the character as UTF-8.") from error
     return value
 
 

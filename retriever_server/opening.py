@@ -15,7 +15,7 @@ from retriever_server.encoders import Encoder, EncoderRecord, Vectors, find_reco
 from retriever_server.errors import IndexRefused
 from retriever_server.manifest import CANARY_VECTORS, Manifest, Part, check_edges, check_sizes, read_manifest
 from retriever_server.passages import PassageStore
-from retriever_server.vectors.record import GRAPH, INVERTED, VectorRecord
+from retriever_server.vectors.record import GRAPH, INVERTED, MOST, VectorRecord
 
 if TYPE_CHECKING:
     from retriever_server.backends.dense import DenseBackend
@@ -50,8 +50,8 @@ class OpenOptions:
             raise IndexRefused(f"A part to use is bm25 or dense, not '{self.use}'.")
         for name in ("nprobe", "ef_search"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise IndexRefused(f"{name} {value} is not at least 1.")
+            if value is not None and not 1 <= value <= MOST:
+                raise IndexRefused(f"{name} {value} is not at least 1 and at most {MOST}.")
 
 
 def open_index(
@@ -172,8 +172,17 @@ def _open_checked(
         dense: DenseBackend = backend  # type: ignore[assignment]
         rows = [canary.row for canary in manifest.canaries]
         dense.check_vectors(rows, canary_vectors(folder, manifest, part.settings["dimension"]))
-    check_canaries(backend, manifest.canaries)
+    check_canaries(backend, manifest.canaries, _replaced_parameters(part, options))
     return backend
+
+
+def _replaced_parameters(part: Part, options: OpenOptions) -> str:
+    replaced = {name: getattr(options, name) for name in ("nprobe", "ef_search")} if part.vectors else {}
+    return " and ".join(
+        f"{name} {value} where the index was built for {part.vectors[name]}"
+        for name, value in replaced.items()
+        if value is not None and value < part.vectors[name]
+    )
 
 
 def _with_models(backend: Backend, options: OpenOptions) -> Backend:

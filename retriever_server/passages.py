@@ -55,6 +55,12 @@ class PassageStore:
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         try:
             record = json.loads(self._bytes[start:end])
-            return Passage(record["id"], record["contents"])
+            return Passage(_text(record["id"]), _text(record["contents"]))
         except (ValueError, KeyError, TypeError) as error:
             raise IndexRefused(f"Passage {row} of {self._folder} is damaged; build the index again.") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a passage's values are strings")
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -13,6 +14,16 @@ def misfits(record: type, values: dict[str, Any]) -> list[str]:
     """Return the names in `values` that `record` does not declare, or declares with another type."""
     hints = get_type_hints(record)
     return sorted(name for name, value in values.items() if name not in hints or not _fits(value, hints[name]))
+
+
+def shown(value: Any) -> str:
+    """Return `value` as a message shows it: in a few characters, though a yaml's aliases may make it astronomic."""
+    return f"a {type(value).__name__}" if value and isinstance(value, list | dict | set) else reprlib.repr(value)
+
+
+def unencodable(values: dict[str, Any]) -> list[str]:
+    """Return the names of the strings in `values` that no UTF-8 file can hold (lone surrogates)."""
+    return sorted(name for name, value in values.items() if isinstance(value, str) and not _encodable(value))
 
 
 def read_object(path: Path, what: str, error: type[Exception]) -> dict[str, Any]:
@@ -34,6 +45,10 @@ def _yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _fits(value: Any, declared: Any) -> bool:

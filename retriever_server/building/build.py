@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,10 +17,11 @@ from retriever_server.building.progress import Progress, say
 from retriever_server.building.workplace import Workplace, claim
 from retriever_server.canaries import choose_canaries
 from retriever_server.corpus import CorpusReader, Passage, corpus_stat, file_sha256
-from retriever_server.encoders import EncoderRecord, find_record
+from retriever_server.encoders import Encoder, EncoderRecord, find_record, open_encoder
 from retriever_server.errors import IndexRefused
 from retriever_server.manifest import CANARY_VECTORS, MANIFEST, Manifest, Part, file_records
 from retriever_server.passages import PASSAGES, PassageStore, write_passages
+from retriever_server.text import clean
 from retriever_server.vectors.record import AUTO, VectorRecord, VectorSettings, resolve
 
 CHUNK_ROWS = 2048
@@ -53,6 +55,7 @@ class BuildOptions:
 class _Job:
     corpus: Path
     parts: list[BM25Settings | EncoderRecord]
+    encoder: Encoder | None
     options: BuildOptions
     place: Workplace
 
@@ -76,14 +79,18 @@ def build_index(
     row; EncoderError for an unusable encoder.
     """
     options = options or BuildOptions()
-    _refuse_overwrite(out, force)
     parts = _parts(encoder, bm25 or BM25Settings())
+    real = Path(os.path.realpath(out))  # behind a link lies the disk that is meant
     try:
-        with claim(out, _identity(corpus, parts, options)) as place:
+        _refuse_overwrite(real, force)
+        with claim(real, _identity(corpus, parts, options)) as place:
+            _refuse_overwrite(real, force)  # again: another build may have finished, or an old index come back
+            corpus_stat(corpus)
+            job = _Job(corpus, parts, _open_encoder(parts, options), options, place)
             if restart:
                 place.discard()
-            manifest = _write_index(_Job(corpus, parts, options, place))
-            place.move_into_place(out)
+            manifest = _write_index(job)
+            place.move_into_place(real)
     except OSError as error:
         raise IndexRefused(f"The index {out} cannot be written ({error}); choose another folder.") from error
     return manifest
@@ -97,8 +104,14 @@ def _parts(encoder: str, bm25: BM25Settings) -> list[BM25Settings | EncoderRecor
     return [find_record(encoder)]
 
 
+def _open_encoder(parts: list[BM25Settings | EncoderRecord], options: BuildOptions) -> Encoder | None:
+    # first of all: a model that is absent should be known before hours of reading and indexing, not after
+    record = next((part for part in parts if isinstance(part, EncoderRecord)), None)
+    return open_encoder(record, options.device, options.threads) if record else None
+
+
 def _identity(corpus: Path, parts: list[BM25Settings | EncoderRecord], options: BuildOptions) -> dict[str, Any]:
-    identity: dict[str, Any] = {"corpus": str(corpus.resolve())}
+    identity: dict[str, Any] = {"corpus": os.path.realpath(corpus)}
     for part in parts:
         identity["bm25" if isinstance(part, BM25Settings) else "encoder"] = asdict(part)
     if any(isinstance(part, EncoderRecord) for part in parts):
@@ -108,14 +121,14 @@ def _identity(corpus: Path, parts: list[BM25Settings | EncoderRecord], options: 
 
 def _write_index(job: _Job) -> Manifest:
     passages = _passages(job)
-    if any(isinstance(part, EncoderRecord) for part in job.parts):
-        _refuse_early(job, len(passages))
+    if job.encoder:
+        _refuse_early(job, job.encoder.record, len(passages))
     parts: list[Part] = []
     for settings in job.parts:
         if isinstance(settings, BM25Settings):
             parts.append(_write_bm25(job, settings, passages))
-        else:
-            parts.append(_write_dense(job, settings, passages))
+    if job.encoder:
+        parts.append(_write_dense(job, job.encoder, passages))
     return _finish(job, parts, passages)
 
 
@@ -147,7 +160,7 @@ def _has_passages(job: _Job) -> bool:
         )
     try:
         return len(PassageStore(job.place.index)) == state["passages"]
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return False  # the run ended after it had moved the index into place, or before it was on the disk
 
 
@@ -158,14 +171,13 @@ def _told(reader: CorpusReader, progress: Progress) -> Iterator[Passage]:
             progress(reader.bytes_read)
 
 
-def _refuse_early(job: _Job, count: int) -> None:
+def _refuse_early(job: _Job, record: EncoderRecord, count: int) -> None:
     from retriever_server.building.assembly import shard_rows
     from retriever_server.building.chunks import Chunks
 
     options = job.options
     if count < options.shards:
         raise IndexRefused(f"{count} passages cannot be split into {options.shards} shards.")
-    record = next(part for part in job.parts if isinstance(part, EncoderRecord))
     made = Chunks(job.place.chunks, count, options.chunk_rows, record.dimension).present()
     rows = shard_rows(count, options.shards)
     # what `auto` will choose is known once there are vectors; the flat index is the largest on disk, but for links
@@ -186,14 +198,12 @@ def _write_bm25(job: _Job, settings: BM25Settings, passages: PassageStore) -> Pa
     return Part("bm25", asdict(settings), {})
 
 
-def _write_dense(job: _Job, settings: EncoderRecord, passages: PassageStore) -> Part:
+def _write_dense(job: _Job, encoder: Encoder, passages: PassageStore) -> Part:
     from retriever_server.building.assembly import assemble, choose, measure, shard_rows
     from retriever_server.building.chunks import Chunks
-    from retriever_server.encoders import open_encoder
 
     options, place = job.options, job.place
-    chunks = Chunks(place.chunks, len(passages), options.chunk_rows, settings.dimension)
-    encoder = open_encoder(settings, options.device, options.threads)
+    chunks = Chunks(place.chunks, len(passages), options.chunk_rows, encoder.record.dimension)
     if chunks.present() < len(passages):
         chunks.encode(passages, encoder, Progress("encoded", len(passages), "passages", options.line))
     if "vectors" not in place.state:
@@ -207,7 +217,7 @@ def _write_dense(job: _Job, settings: EncoderRecord, passages: PassageStore) -> 
     final = measure(record, chunks, place.index, passages, encoder, options.vectors.recall_target)
     for sentence in final.advice[len(record.advice) :]:
         options.line(sentence)
-    return Part("dense", settings.to_dict(), final.to_dict())
+    return Part("dense", encoder.record.to_dict(), final.to_dict())
 
 
 def _finish(job: _Job, parts: list[Part], passages: PassageStore) -> Manifest:
@@ -226,7 +236,7 @@ def _finish(job: _Job, parts: list[Part], passages: PassageStore) -> Manifest:
     manifest = Manifest(
         count=len(passages),
         parts=parts,
-        corpus=job.corpus.name,
+        corpus=clean(job.corpus.name),
         corpus_sha256=place.state["corpus_sha256"],
         canaries=canaries,
         found_by_own_words=share,
@@ -244,8 +254,10 @@ def _write_canary_vectors(job: _Job, part: Part, rows: np.ndarray, count: int) -
 
 
 def _refuse_overwrite(out: Path, force: bool) -> None:
-    if not out.exists():
+    if not os.path.lexists(out):
         return
+    if os.path.ismount(out):
+        raise IndexRefused(f"{out} is a mount point, which cannot be replaced; choose a folder in it.")
     if not force:
         raise IndexRefused(f"{out} exists already; choose another folder, or pass --force to replace the index there.")
     if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST).is_file()):

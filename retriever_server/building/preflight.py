@@ -16,10 +16,9 @@ GZIP_FACTOR = 4  # text against its gzip
 BM25_DISK_SHARE = 1.0  # of the passages' bytes; .7 was measured on 100,000 passages (docs/scale.md)
 BM25_RAM_SHARE = 5.0  # of the passages' bytes, at the peak of indexing; 4.1 was measured
 PROCESS_RAM = 300 << 20  # the interpreter, numpy and faiss themselves
-CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
+CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))
+CGROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+FILE_PAGES = ("active_file", "inactive_file")  # read from files, and given back when memory is asked for
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,25 @@ def available_ram() -> int:
     with open("/proc/meminfo", encoding="ascii") as lines:
         values = dict(line.split(":", 1) for line in lines)
     available = int(values["MemAvailable"].split()[0]) * 1024
+    return min([available, *(free for group in CGROUPS for free in group_ram(group))])
+
+
+def group_ram(group: Path) -> list[int]:
+    """Return the bytes that the control group in the folder `group` still has; none when it has no limit."""
+    found = []
     for limit, used in CGROUP_FILES:
-        if Path(limit).is_file() and (text := Path(limit).read_text().strip()) != "max":
-            available = min(available, max(int(text) - int(Path(used).read_text()), 0))
-    return available
+        if (group / limit).is_file() and (text := (group / limit).read_text().strip()) != "max":
+            held = int((group / used).read_text()) - _file_pages(group)
+            found.append(max(int(text) - held, 0))
+    return found
+
+
+def _file_pages(group: Path) -> int:
+    path = group / "memory.stat"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.is_file() else []
+    values = {name: int(number) for name, number in lines}
+    # the first version counts the group alone under the plain names, and with its children under total_ ones
+    return sum(values.get(f"total_{name}", values.get(name, 0)) for name in FILE_PAGES)
 
 
 def check_passages(corpus: Path, folder: Path, limits: Limits) -> None:

@@ -27,7 +27,7 @@ class Workplace:
         self.chunks = folder / "chunks"
         self.replaced = folder / "replaced"
         self.state: dict[str, Any] = {"format": FORMAT, "of": identity}
-        self.taken = False  # whether this run may drop what is there
+        self.taken = not self._others()  # whether what is there is this run's own, to drop when it fails early
 
     def resume(self) -> bool:
         """Take up what an earlier run left; returns whether there was anything.
@@ -35,7 +35,7 @@ class Workplace:
         Raises IndexRefused, naming what differs, when it is another build's. Without finished passages it is dropped.
         """
         left = self._left()
-        if left is None or left.get("format") != FORMAT or "passages" not in left:
+        if left is None or left.get("format") != FORMAT or not {"of", "passages"} <= set(left):
             self.clear()
             return False
         differing = _differences(left["of"], self.state["of"])
@@ -45,7 +45,6 @@ class Workplace:
                 "with its own options, or pass --restart to discard it."
             )
         self.state = left
-        self.taken = True
         return True
 
     def note(self, **values: Any) -> None:
@@ -62,9 +61,15 @@ class Workplace:
     def clear(self) -> None:
         """Drop everything but the lock; the next build begins anew."""
         self.taken = True
-        for path in (self.index, self.chunks):
+        for path in (self.index, self.chunks, self.replaced):
             shutil.rmtree(path, ignore_errors=True)
+        # last, since without it what a killed run had still to drop would be taken for somebody's own
         (self.folder / STATE).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Drop the whole workplace, in an order that a kill may end anywhere."""
+        self.clear()
+        shutil.rmtree(self.folder)
 
     def move_into_place(self, out: Path) -> None:
         """Give the finished index its name, in place of an index that is there."""
@@ -83,7 +88,7 @@ class Workplace:
             self.replaced.rename(out)
 
     def _left(self) -> dict[str, Any] | None:
-        others = [path.name for path in self.folder.iterdir() if path.name not in (LOCK, f"{STATE}.unfinished")]
+        others = self._others()
         if not others:
             return None
         try:
@@ -93,7 +98,12 @@ class Workplace:
                 f"{self.folder} is in the way and is not an unfinished build ({', '.join(sorted(others)[:4])}); move "
                 "it or choose another folder."
             ) from error
-        return dict(left)
+        if not isinstance(left, dict):
+            raise IndexRefused(f"{self.folder / STATE} is not the state of a build; move it or choose another folder.")
+        return left
+
+    def _others(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir() if path.name not in (LOCK, f"{STATE}.unfinished")]
 
 
 @contextmanager
@@ -119,9 +129,9 @@ def claim(out: Path, identity: dict[str, Any]) -> Iterator[Workplace]:
             yield workplace
         except Exception:
             if workplace.taken and not workplace.chunks.exists():
-                shutil.rmtree(folder)
+                workplace.remove()
             raise
-        shutil.rmtree(folder)
+        workplace.remove()
 
 
 def _same_file(path: Path, descriptor: int) -> bool:

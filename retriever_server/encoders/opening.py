@@ -28,8 +28,10 @@ def find_record(name: str) -> EncoderRecord:
     path = Path(name)
     if path.suffix in FILE_ENDINGS:
         return record_file(path)
+    if path.is_dir():
+        path = path.resolve()  # the index that is built with it may be served from elsewhere
     if path.name in RECORDS:
-        return replace(RECORDS[path.name], model=name)
+        return replace(RECORDS[path.name], model=str(path) if path.is_dir() else name)
     if is_sentence_transformers(path):
         return sentence_transformers_record(path)
     raise EncoderError(

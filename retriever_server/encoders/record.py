@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.errors import EncoderError
-from retriever_server.records import misfits
+from retriever_server.records import misfits, shown, unencodable
 
 Vectors = NDArray[np.float32]
 POOLINGS = ("mean", "cls", "last_token")
@@ -57,8 +57,11 @@ class EncoderRecord:
             raise EncoderError(f"Encoder record: unknown keys {unknown}, missing keys {missing}.")
         wrong = misfits(cls, values)
         if wrong:
-            shown = ", ".join(f"{name} {values[name]!r}" for name in wrong)
-            raise EncoderError(f"Encoder record '{values['id']}': {shown} is not of the right type.")
+            found = ", ".join(f"{name} {shown(values[name])}" for name in wrong)
+            raise EncoderError(f"Encoder record {shown(values['id'])}: {found} is not of the right type.")
+        broken = unencodable(values)
+        if broken:
+            raise EncoderError(f"Encoder record {shown(values['id'])}: {', '.join(broken)} holds a lone surrogate.")
         if values["id"] == "hashing" and "runtime" not in values:
             values = {**values, "runtime": "hashing"}  # records written before runtimes were declared
         return cls(**values).checked()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.errors import RerankerError
-from retriever_server.records import misfits
+from retriever_server.records import misfits, shown, unencodable
 
 Scores = NDArray[np.float32]
 Request = tuple[str, Sequence[str]]  # a query and the contents that are scored for it
@@ -49,8 +49,11 @@ class RerankerRecord:
             raise RerankerError(f"Reranker record: unknown keys {unknown}, missing keys {missing}.")
         wrong = misfits(cls, values)
         if wrong:
-            shown = ", ".join(f"{name} {values[name]!r}" for name in wrong)
-            raise RerankerError(f"Reranker record '{values['id']}': {shown} is not of the right type.")
+            found = ", ".join(f"{name} {shown(values[name])}" for name in wrong)
+            raise RerankerError(f"Reranker record {shown(values['id'])}: {found} is not of the right type.")
+        broken = unencodable(values)
+        if broken:
+            raise RerankerError(f"Reranker record {shown(values['id'])}: {', '.join(broken)} holds a lone surrogate.")
         return cls(**values)
 
     def __post_init__(self) -> None:

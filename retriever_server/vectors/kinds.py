@@ -57,7 +57,11 @@ def fill(record: VectorRecord, training: Vectors, blocks: Iterable[Vectors]) -> 
 def write(record: VectorRecord, training: Vectors, blocks: Iterable[Vectors], count: int, path: Path) -> None:
     """Write the index of the `count` vectors of `blocks` to `path`; STREAMED kinds hold one block in RAM at a time."""
     if record.kind not in STREAMED:
-        faiss.write_index(fill(record, training, blocks), str(path))
+        index = fill(record, training, blocks)
+        try:
+            faiss.write_index(index, str(path))
+        except RuntimeError as error:  # what the system said is lost in faiss's message about its own source lines
+            raise OSError(f"{path.name} could not be written whole; is the disk full?") from error
         return
     index = _trained(record, training)
     with open(path, "wb") as file:

@@ -21,6 +21,7 @@ HNSW_LINKS = 32
 STREAMED = (*EXACT, *SCALAR)  # their files are a header and the codes row by row, so that nothing is held in memory
 TRAINING_POINTS_PER_LIST = 64
 LEAST_TRAINING = 65_536
+MOST = 2**31 - 1  # faiss keeps its parameters in 32 bits
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,13 @@ class VectorRecord:
             raise IndexRefused(
                 f"The vectors' record names kind '{record.kind}' and metric '{record.metric}' where this version reads "
                 f"{', '.join(KINDS)} by {METRIC}; build the index again."
+            )
+        amounts = {name: getattr(record, name) for name in ("nlist", "pq_m", "hnsw_m", "nprobe", "ef_search")}
+        outside = [name for name, value in amounts.items() if not 0 <= value <= MOST]
+        if outside or not 0 <= record.recall <= 1:
+            raise IndexRefused(
+                f"The vectors' record holds numbers outside their range ({', '.join(outside or ['recall'])}); "
+                "build the index again."
             )
         if len(record.rows) < 2 or record.rows[0] != 0 or sorted(set(record.rows)) != record.rows:
             raise IndexRefused(f"The vectors' record names the row ranges {record.rows}; build the index again.")
