@@ -163,13 +163,20 @@ def _deadline_s() -> float | None:
 
 def _json_body() -> Any:
     try:
-        return json.loads(request.get_data(cache=False).decode("utf-8"))
+        return json.loads(request.get_data(cache=False).decode("utf-8"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         raise RequestError("The body is not UTF-8.") from error
     except RecursionError as error:
         raise RequestError("The body is nested too deeply.") from error
     except ValueError as error:
         raise RequestError(f"The body is not JSON: {str(error).splitlines()[0]}.") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RequestError("The body has an object that gives one key twice.")
+    return found
 
 
 def _begin_request() -> None:

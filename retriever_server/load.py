@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from retriever_server.errors import RetrieverServerError
 from retriever_server.schema import ResponseError, parse_response, render_request
 
 RECONNECT_S = 0.02
@@ -70,7 +71,8 @@ def run_load(
     """Ask `url` for `queries`, one a request, from `clients` connections at once, each as soon as it has its answer.
 
     Ends with `queries`, or after `seconds`. Every answer's shape is checked, and its content by `check`; an answer that
-    fails, another status, or a lost connection counts as an error, and the next query is asked.
+    fails, another status, or a lost connection counts as an error, and the next query is asked. So does an answer that
+    is missing GIVE_UP_S after `seconds`. Raises RetrieverServerError unless `url` is an http address.
     """
     return asyncio.run(_Load(url, queries, clients, topk, check).run(seconds))
 
@@ -79,9 +81,7 @@ class _Load:
     """One run: the queries still to ask, and the report that the clients fill."""
 
     def __init__(self, url: str, queries: Iterator[str], clients: int, topk: int | None, check: Check | None) -> None:
-        parts = urlsplit(url)
-        self.address = (parts.hostname or "", parts.port or 80)
-        self.head = f"POST {parts.path.rstrip('/')}/retrieve HTTP/1.1\r\nHost: {parts.netloc}\r\n".encode()
+        self.address, self.head = _target(url)
         self.report = LoadReport(clients)
         self._queries = enumerate(queries)
         self._topk = topk
@@ -96,8 +96,13 @@ class _Load:
         clients = [_Client(self, loop) for _ in range(self.report.clients)]
         for client in clients:
             client.connect()
-        waiting = asyncio.gather(*(client.done for client in clients))
-        await asyncio.wait_for(waiting, None if seconds is None else seconds + GIVE_UP_S)
+        _, silent = await asyncio.wait(
+            [client.done for client in clients], timeout=None if seconds is None else seconds + GIVE_UP_S
+        )
+        if silent:
+            self.report.errors["no answer"] += len(silent)
+            for client in clients:
+                client.give_up()
         elapsed = time.monotonic() - started
         self.report.cpu_share = (time.process_time() - cpu) / elapsed
         self.report.seconds = min(elapsed, seconds or elapsed)
@@ -141,6 +146,7 @@ class _Client(asyncio.Protocol):
         self.done: asyncio.Future[None] = loop.create_future()
         self._load = load
         self._loop = loop
+        self._transport: asyncio.Transport | None = None
         self._asked: int | None = None
         self._received = bytearray()
         self._wanted: int | None = None  # bytes of the whole answer, once its head is here
@@ -152,17 +158,25 @@ class _Client(asyncio.Protocol):
     async def _connect(self) -> None:
         try:
             await self._loop.create_connection(lambda: self, *self._load.address)
-        except OSError:
-            self._load.report.errors["connection refused"] += 1
+        except OSError as error:
+            refused = isinstance(error, ConnectionRefusedError)
+            self._load.report.errors["connection refused" if refused else f"no connection ({error})"] += 1
             if self._load.next_request() is None:
                 self.done.set_result(None)
             else:
                 self._loop.call_later(RECONNECT_S, self.connect)
 
+    def give_up(self) -> None:
+        """Close the connection, if there is one, without waiting for an answer."""
+        self._asked = None
+        if self._transport:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._received.clear()
-        self._send()
+        self._send(transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -178,27 +192,41 @@ class _Client(asyncio.Protocol):
         if not self.done.done():
             self._loop.call_later(RECONNECT_S, self.connect)
 
-    def _send(self) -> None:
+    def _send(self, transport: asyncio.Transport) -> None:
         request = self._load.next_request()
         if request is None:
             self.done.set_result(None)
-            self._transport.close()
+            transport.close()
             return
         self._asked = request[0]
         self._began = time.perf_counter()
-        self._transport.write(request[1])  # type: ignore[attr-defined]
+        transport.write(request[1])
 
     def _finish(self) -> None:
         milliseconds = 1000 * (time.perf_counter() - self._began)
         head, _, body = bytes(self._received).partition(b"\r\n\r\n")
         assert self._asked is not None  # an answer is only collected while a request is open
+        assert self._transport
         self._load.answered(self._asked, head, body, milliseconds)
         self._received.clear()
         self._asked = self._wanted = None
         if b"\r\nconnection: close" in head.lower():
             self._transport.close()
         else:
-            self._send()
+            self._send(self._transport)
+
+
+def _target(url: str) -> tuple[tuple[str, int], bytes]:
+    """Return the host and port of `url`, and the first lines of a request to it."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        host = None
+    if not host or parts.scheme != "http":
+        raise RetrieverServerError(f"{url!r} is not an address like http://127.0.0.1:8000.")
+    head = f"POST {parts.path.rstrip('/')}/retrieve HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+    return (host, port), head.encode()
 
 
 def _length(received: bytearray) -> int | None:

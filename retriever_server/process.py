@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from retriever_server.errors import RetrieverServerError
 
-READY = "retriever ready "
+READY = re.compile(r"retriever ready url=(\S+)")
 LOG_LINES = 8
 STOP_S = 15.0
 
@@ -78,7 +79,7 @@ def _spawn(arguments: list[str], log_path: Path) -> subprocess.Popen[str]:
 
 def _wait_until_ready(process: subprocess.Popen[str], timeout_s: float, log_path: Path) -> str:
     found: list[str] = []
-    reader = threading.Thread(target=_find_ready_line, args=(process, found), daemon=True)
+    reader = threading.Thread(target=_find_url, args=(process, found), daemon=True)
     reader.start()
     reader.join(timeout_s)
     if reader.is_alive():
@@ -86,13 +87,13 @@ def _wait_until_ready(process: subprocess.Popen[str], timeout_s: float, log_path
     if not found:
         status = process.wait(STOP_S)
         raise RetrieverServerError(f"The retriever ended with status {status}: {_last_lines(log_path)}")
-    return dict(part.split("=", 1) for part in found[0].split())["url"]
+    return found[0]
 
 
-def _find_ready_line(process: subprocess.Popen[str], found: list[str]) -> None:
+def _find_url(process: subprocess.Popen[str], found: list[str]) -> None:
     for line in process.stdout or ():
-        if line.startswith(READY):
-            found.append(line.removeprefix(READY))
+        if ready := READY.match(line):
+            found.append(ready[1])
             return
 
 

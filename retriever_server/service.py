@@ -32,7 +32,7 @@ class Service:
         self.backend: Backend | None = None
         self.draining = False
         self._opener = opener
-        self._opening = threading.Lock()
+        self._opening, self._next_reload = threading.Lock(), threading.Lock()
         self._began = time.monotonic()
         self._info: dict[str, Any] = {}
         self.metrics.watch("ready", "1 when an index is served.", lambda: self.unready is None)
@@ -60,37 +60,51 @@ class Service:
         """Serve `backend` from now on, in place of the one before."""
         canaries = _shown_canaries(backend, manifest)
         generation = self.engine.install(backend)
-        self.backend = backend
         self._info = {**self._describe(backend, manifest, generation), "canaries": canaries}
+        self.backend = backend  # last: from here on the server is ready, and all its routes must be
+        _warn_of_few(canaries, manifest)
         self.metrics.generation.set(generation)
         self.metrics.passages.set(len(backend.passages))
 
     def open(self) -> Manifest:
         """Open the index and serve it; raises what the opener raises, IndexRefused first of all."""
+        with self._opening:
+            return self._open()
+
+    def _open(self) -> Manifest:
         if self._opener is None:
             raise RetrieverServerError("This server has no index folder to open; it serves what it was given.")
-        with self._opening:
-            try:
-                backend, manifest = self._opener()
-            except RetrieverServerError:
-                self.metrics.canary_checks.labels("failed").inc()
-                raise
-            self.metrics.canary_checks.labels("held").inc()
-            self.install(backend, manifest)
+        try:
+            backend, manifest = self._opener()
+        except RetrieverServerError:
+            self.metrics.canary_checks.labels("failed").inc()
+            raise
+        self.metrics.canary_checks.labels("held").inc()
+        self.install(backend, manifest)
         return manifest
 
-    def reload(self) -> bool:
-        """Open the index again and serve it; one that is refused, or fails, is logged and the present one stays."""
+    def reload(self) -> None:
+        """Open the index again and serve it; one that is refused, or fails, is logged and the present one stays.
+
+        Of several calls that wait for the one under way, the first opens what all of them ask for.
+        """
+        if not self._next_reload.acquire(blocking=False):
+            return
+        with self._opening:
+            self._next_reload.release()
+            if not self.draining:
+                self._reload()
+
+    def _reload(self) -> None:
         try:
-            manifest = self.open()
+            manifest = self._open()
         except Exception as error:
             self.metrics.reloads.labels("refused").inc()
             unexpected = None if isinstance(error, RetrieverServerError) else error
             _log.error("reload refused, the index before is still served: %s", error, exc_info=unexpected)
-            return False
+            return
         self.metrics.reloads.labels("done").inc()
         _log.info("reloaded", extra={"fields": {"passages": manifest.count, "generation": self._info["generation"]}})
-        return True
 
     def _describe(self, backend: Backend, manifest: Manifest | None, generation: int) -> dict[str, Any]:
         settings, encoder, reranker = self.settings, encoder_of(backend), reranker_of(backend)
@@ -133,6 +147,17 @@ def _shown_canaries(backend: Backend, manifest: Manifest | None) -> list[dict[st
     canaries = manifest.canaries[:SHOWN_CANARIES] if manifest else []
     held = held_canaries(backend, canaries) if canaries else []
     return [{"query": each.query, "id": each.id} for each, holds in zip(canaries, held, strict=True) if holds]
+
+
+def _warn_of_few(shown: list[dict[str, str]], manifest: Manifest | None) -> None:
+    known = len(manifest.canaries[:SHOWN_CANARIES]) if manifest else 0
+    if len(shown) < known / 2:
+        _log.warning(
+            "only %d of %d passages come first by their own first words once fused and reranked, though all do in each "
+            "part; check the reranker and the fusion weights",
+            len(shown),
+            known,
+        )
 
 
 def _describe_manifest(manifest: Manifest | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -23,6 +24,7 @@ from retriever_server.errors import RetrieverServerError
 from retriever_server.service import SPARE_THREADS
 
 CONNECTIONS = 2000  # idle keep-alive connections count; waitress's default of 100 would stall larger rollouts
+OTHER_FILES = 100  # descriptors beside connections: the index, large bodies and answers, libraries
 POLL_S = 1.0
 DRAIN_POLL_S = 0.05
 _log = logging.getLogger("retriever_server")
@@ -71,18 +73,18 @@ class _Loop:
         self._drain_timeout_s = settings.drain_timeout_s
         self._failure: BaseException | None = None
         self._stop_at: float | None = None
+        self._opening: list[threading.Thread] = []
 
     def run(self, announce: Callable[[], str]) -> None:
         for stop in (signal.SIGTERM, signal.SIGINT):
             signal.signal(stop, self._stop)
         signal.signal(signal.SIGHUP, self._reload)
-        starting = threading.Thread(target=self._start, args=(announce,), name="start", daemon=True)
-        starting.start()
+        self._spawn("start", lambda: self._start(announce))
         while self._failure is None and not self._drained():
             self._poll(POLL_S if self._stop_at is None else DRAIN_POLL_S)
         if self._failure:
             raise self._failure
-        if starting.is_alive() or not self._end():
+        if any(thread.is_alive() for thread in self._opening) or not self._end():
             # a thread inside a native library would crash the interpreter's own end
             logging.shutdown()
             sys.stdout.flush()
@@ -126,7 +128,13 @@ class _Loop:
         self._server.pull_trigger()
 
     def _reload(self, signum: int, frame: Any) -> None:
-        threading.Thread(target=self._service.reload, name="reload", daemon=True).start()
+        if self._stop_at is None:
+            self._spawn("reload", self._service.reload)
+
+    def _spawn(self, name: str, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._opening = [other for other in self._opening if other.is_alive()] + [thread]
+        thread.start()
 
 
 class _Task(WSGITask):
@@ -148,7 +156,7 @@ def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any
         app,
         sockets=[claimed],
         threads=settings.max_pending + SPARE_THREADS,
-        connection_limit=CONNECTIONS,
+        connection_limit=_connections(),
         # the application refuses a somewhat larger body in JSON; far larger ones end here, unread
         max_request_body_size=2 * settings.max_body_bytes,
         backlog=1024,
@@ -159,6 +167,17 @@ def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any
     server.channel_class = _Channel
     server.flask_app = app  # `application` is wrapped
     return server
+
+
+def _connections() -> int:
+    """Return how many connections to hold at once; with more than descriptors allow, accepting would fail and spin."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return CONNECTIONS
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return max(OTHER_FILES // 2, allowed - OTHER_FILES)
 
 
 def _cannot_listen(host: str, port: int, error: Exception) -> RetrieverServerError:

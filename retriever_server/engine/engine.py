@@ -69,6 +69,7 @@ class Engine:
         self._owner = os.getpid()
         metrics.watch("queue_queries", "Queries waiting for their search.", lambda: len(self._queue))
         metrics.watch("waiting_requests", "Requests waiting for the engine.", lambda: self._waiting)
+        metrics.watch("idle_executors", "Executors that wait for queries.", lambda: self._idle)
         metrics.watch("cache_bytes", "Bytes of remembered results.", lambda: self._cache.bytes)
         metrics.watch("cache_entries", "Remembered results.", lambda: len(self._cache))
 
@@ -213,6 +214,8 @@ class Engine:
                 return None
             share = -(-len(self._queue) // (self._idle + 1))
             jobs = self._queue.take(min(share, self._settings.max_batch)) if self._queue else []
+            if self._queue:
+                self._work.notify()  # what is left is for an executor that may have heard of nothing yet
             served = self._require_served()
             return self._still_wanted(jobs, served), served
 
@@ -283,9 +286,9 @@ def _attempt(jobs: list[Job], search: Callable[[], Sequence[Any]]) -> None:
         outcomes = search()
         if len(outcomes) != len(jobs):
             raise RuntimeError(f"the backend answered {len(outcomes)} of {len(jobs)} queries")
-    except Exception as error:
+    except BaseException as error:  # a panic in a native library is no Exception; the executor must outlive it
         for job in jobs:
-            job.error = error
+            job.error = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
         return
     for job, outcome in zip(jobs, outcomes, strict=True):
         job.outcome, job.error = outcome, None

@@ -96,6 +96,10 @@ def test_p27_topk_above_the_number_of_passages(http, url):
         b"\xff\xfe",
         b"[" * 100_000,
         b'{"queries": ["x"], "topk": ' + b"9" * 5000 + b"}",
+        b'{"queries": ["x"], "topk": NaN}',
+        b'{"queries": ["x"], "topk": 1e400}',
+        b'{"queries": ["x"], "queries": ["y"]}',
+        b'{"queries": [{"a": 1, "a": 2}]}',
     ],
 )
 def test_p32_p47_bad_requests_get_400_with_one_sentence(http, url, body):

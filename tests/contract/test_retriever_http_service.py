@@ -145,7 +145,8 @@ def test_metrics_count_what_happened(http, tmp_path):
 
 
 def test_the_log_is_one_json_object_a_request_and_never_shows_a_query(http, tmp_path):
-    with start_server(write_index(tmp_path, "old"), options=("--log-level", "info", "--threads", "1")) as server:
+    options = ("--log-level", "info", "--threads", "1", "--executors", "3")
+    with start_server(write_index(tmp_path, "old"), options=options) as server:
         ask(http, server.url, "secret fox", **{"X-Request-Id": "step-1"})
         ask(http, server.url, "secret fox")
         http.post(f"{server.url}/retrieve", json={"query": 3, "secret": 1}, headers={"X-Request-Id": "step-2"})
@@ -154,7 +155,7 @@ def test_the_log_is_one_json_object_a_request_and_never_shows_a_query(http, tmp_
     lines = [json.loads(line) for line in text.splitlines()]
     assert "secret" not in text
     assert [line["message"] for line in lines] == ["opening", "ready", "request", "request", "request"]
-    assert (lines[1]["passages"], lines[1]["threads"]) == (2, {"http": 264, "executors": 1, "search": 1})
+    assert (lines[1]["passages"], lines[1]["threads"]) == (2, {"http": 264, "executors": 3, "search": 1})
     first, second, refused = lines[2:]
     assert (first["request"], first["route"], first["status"], first["queries"]) == ("step-1", "/retrieve", 200, 1)
     assert (first["cache_hits"], second["cache_hits"]) == (0, 1)
@@ -183,6 +184,10 @@ def test_a_refused_index_ends_the_process_with_one_sentence(tmp_path):
         (("--rerank-depth", "5"), "--rerank-depth needs --reranker."),
         (("--use", "bm25", "--rrf-k", "10"), "--use bm25 serves one part, so there is nothing to fuse."),
         (("--fusion", "weighted", "--rrf-k", "10"), "--rrf-k belongs to --fusion rrf."),
+        (
+            ("--engine", "ray", "--replicas", "2", "--executors", "2"),
+            "--executors is for one copy of the index; --replicas are searched at once.",
+        ),
         (("--max-queued", "3"), "--max-queued must be at least --max-batch, or no batch ever fills."),
     ],
 )

@@ -219,7 +219,8 @@ def test_errors_are_counted_by_kind():
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_is_honoured_in_seconds_and_as_a_date(status):
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    for asked, wait in (("1", 1.0), (date, 25.0), ("soon", 0.1)):
+    impossible = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
+    for asked, wait in (("1", 1.0), (date, 25.0), ("9" * 400, 25.0), ("soon", 0.1), ("-1", 0.1), (impossible, 0.1)):
         with scripted_server((status, {"error": "busy"}, {"Retry-After": asked}), (200, GOOD, {})) as (url, bodies):
             client = RetrieverClient(url, deadline_s=5, retries=1)
             before = time.monotonic()

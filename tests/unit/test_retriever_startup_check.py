@@ -72,6 +72,13 @@ def test_canaries_that_come_first_are_counted_and_the_speed_is_measured():
     assert str(found).endswith(" queries/s at 4 at a time")
 
 
+def test_a_second_check_asks_other_queries_which_the_server_does_not_remember():
+    with server(None) as (url, asked):
+        for _ in "12":
+            RetrieverClient(url).check_startup(concurrent=4)
+    assert len(set(asked) - {"ready"}) == 128
+
+
 def test_a_wrong_canary_is_refused_in_one_sentence():
     with server(canaries(river_Belm="b", hill_Dune="e")) as (url, _), pytest.raises(RetrieverError) as caught:
         RetrieverClient(url).check_startup()

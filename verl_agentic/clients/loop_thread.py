@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -14,9 +15,15 @@ class LoopThread:
     """Runs coroutines to their end for synchronous callers; the thread ends with the process or by `close`."""
 
     def __init__(self, name: str) -> None:
+        self._owner = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the thread runs in this process; a forked child has none."""
+        return self._owner == os.getpid()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return what the coroutine returns, or raise what it raises."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -18,6 +19,7 @@ from verl_agentic.clients.transport import Answer, Transport
 from verl_agentic.core.environment import Passage
 
 T = TypeVar("T")
+_starting = threading.Lock()
 
 
 class RetrieverClient:
@@ -43,6 +45,11 @@ class RetrieverClient:
             raise ValueError("RetrieverClient needs at least one address; set agentic.retriever.urls")
         for url in urls:
             check_url(url)
+        if not (timeout_s > 0 and deadline_s > 0 and retries >= 0):
+            raise ValueError(
+                "agentic.retriever.timeout_s and deadline_s must be above 0 and retries at least 0, got "
+                f"{timeout_s:g}, {deadline_s:g} and {retries}"
+            )
         self.topk = topk
         self.counters = RetrieverCounters()
         self._transport = Transport(urls, timeout_s, deadline_s, retries)
@@ -150,9 +157,10 @@ class RetrieverClient:
         self.counters.retries += 1
 
     def _thread(self) -> LoopThread:
-        if self._loop_thread is None:
-            self._loop_thread = LoopThread("retriever-client")
-        return self._loop_thread
+        with _starting:
+            if self._loop_thread is None or not self._loop_thread.is_here:
+                self._loop_thread = LoopThread("retriever-client")
+            return self._loop_thread
 
 
 def _passage(document: Document) -> Passage:

@@ -107,6 +107,10 @@ class Transport:
             raise RetryableError(RetrieverError(url, "timeout", f"does not answer within {timeout_s:.3g} s")) from error
         except httpx.RequestError as error:
             raise RetryableError(RetrieverError(url, "connection", f"does not answer ({_reason(error)})")) from error
+        except (ValueError, httpx.InvalidURL, ImportError, OSError) as error:
+            # what httpx says of a proxy that it cannot use, or of certificates that are not there
+            what = f"cannot be asked ({error}); mend the proxy or SSL_CERT variables of the environment"
+            raise RetrieverError(url, "connection", what) from error
         _raise_for_status(url, response)
         return Answer(url, response.headers, response.content)
 
@@ -140,7 +144,7 @@ class Transport:
 
 
 def _deadline_ms(timeout_s: float) -> int:
-    return min(max(1, int(timeout_s * 1000)), LONGEST_DEADLINE_MS)
+    return max(1, int(min(timeout_s * 1000, LONGEST_DEADLINE_MS)))
 
 
 def _encode(body: Mapping[str, Any]) -> bytes:
@@ -165,7 +169,7 @@ def _retry_after_s(value: str) -> float:
         return float(value)
     try:
         when = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
