@@ -26,7 +26,8 @@ class Workplace:
         self.index = folder / "index"
         self.chunks = folder / "chunks"
         self.replaced = folder / "replaced"
-        self.state: dict[str, Any] = {"format": FORMAT, "of": identity}
+        self._fresh = {"format": FORMAT, "of": identity}
+        self.state: dict[str, Any] = self._fresh
         self.taken = not self._others()  # whether what is there is this run's own, to drop when it fails early
 
     def resume(self) -> bool:
@@ -38,7 +39,7 @@ class Workplace:
         if left is None or left.get("format") != FORMAT or not {"of", "passages"} <= set(left):
             self.clear()
             return False
-        differing = _differences(left["of"], self.state["of"])
+        differing = _differences(left["of"], self._fresh["of"])
         if differing:
             raise IndexRefused(
                 f"The unfinished build in {self.folder} differs from this one in {', '.join(differing)}; finish it "
@@ -49,7 +50,7 @@ class Workplace:
 
     def note(self, **values: Any) -> None:
         """Write further values into the state."""
-        self.state |= values
+        self.state = self.state | values
         text = json.dumps(self.state, indent=1).encode()
         write_atomically(self.folder / STATE, lambda file: file.write(text))
 
@@ -60,7 +61,7 @@ class Workplace:
 
     def clear(self) -> None:
         """Drop everything but the lock; the next build begins anew."""
-        self.taken = True
+        self.taken, self.state = True, self._fresh
         for path in (self.index, self.chunks, self.replaced):
             shutil.rmtree(path, ignore_errors=True)
         # last, since without it what a killed run had still to drop would be taken for somebody's own

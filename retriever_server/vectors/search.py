@@ -17,8 +17,10 @@ from retriever_server.vectors.record import VectorRecord
 Numbers = NDArray[np.int64]
 MISSING = -1  # row of a neighbour that there is not; its score is minus infinity
 ROUNDING = 1e-5  # relative; the same product computed by blocks of a matrix and pair by pair differ by less
+LEAST = 1e-30  # scores below are as good as equal; above it a float32 still tells `cut` from `cut - slack`
 DEFAULT_NPROBE = 8
 DEFAULT_EF = 64
+WIDER = 1000  # neighbours beyond the cut among which ties are put in order where ranges are searched slowly or not
 
 
 class VectorSearcher(Protocol):
@@ -35,6 +37,7 @@ class VectorIndex:
     """A faiss index over the passages from row `first` on.
 
     An exact index gives every score as the product of one pair, computed the same way whatever the batch or the shard.
+    Of more than WIDER ties at the cut, a graph or a scalar-quantized index may give others than the first rows.
     """
 
     def __init__(self, index: Any, first: int = 0, nprobe: int = 0, ef_search: int = 0) -> None:
@@ -49,30 +52,44 @@ class VectorIndex:
         """See VectorSearcher."""
         scores = np.full((len(vectors), topk), -np.inf, dtype=np.float32)
         rows = np.full((len(vectors), topk), MISSING, dtype=np.int64)
-        pending, width = np.arange(len(vectors)), topk + 1
-        while len(pending):
-            width = min(width, self.count)
-            found, places, settled = self._candidates(vectors[pending], width, topk)
-            kept = min(topk, width)
-            scores[pending, :kept], rows[pending, :kept] = found[:, :kept], places[:, :kept]
-            # a tie at the cut, or scores too near to it to be told apart: look further down for these queries
-            pending = pending[~settled] if width < self.count else pending[:0]
-            width *= 4
+        width = min(topk + 1, self.count)
+        found, places, others = self._candidates(vectors, width)
+        kept = min(topk, width)
+        scores[:, :kept], rows[:, :kept] = found[:, :kept], places[:, :kept]
+        if width == topk + 1:
+            # a tie at the cut, or scores too near to it to be told apart: look at all that come so near
+            for query in np.flatnonzero((others >= scores[:, -1]) & (places[:, -1] >= 0)):
+                slack = ROUNDING * max(np.abs(scores[query]).max(), LEAST)
+                near = self._near(vectors[query : query + 1], scores[query, -1] - 2 * slack, topk)
+                scores[query], rows[query] = (values[0, :topk] for values in near)
         rows[rows >= 0] += self._first
         return scores, rows
 
-    def _candidates(self, vectors: Vectors, width: int, topk: int) -> tuple[Vectors, Numbers, NDArray[np.bool_]]:
-        parameters = search_parameters(self._index, width, self._nprobe, self._ef_search)
-        scores, rows = self._index.search(vectors, width, params=parameters)
-        lowest, slack = scores[:, -1].copy(), 0.0
+    def _candidates(self, vectors: Vectors, width: int) -> tuple[Vectors, Numbers, Vectors]:
+        """Return scores and rows in order, and for each query the highest score that what was not found may have."""
+        scores, rows = self._index.search(vectors, width, params=self._parameters(width))
+        others = scores[:, -1].copy()
         if self._exact:
-            slack = ROUNDING * np.abs(scores).max(axis=1)
+            others += ROUNDING * np.abs(scores).max(axis=1)
             scores = _pair_scores(self._index, vectors, rows)
         scores[rows < 0] = -np.inf
-        order = np.lexsort((rows, -scores), axis=1)
-        scores, rows = np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
-        cut = scores[:, min(topk, width) - 1]
-        return scores, rows, (lowest + slack < cut) | (rows[:, -1] < 0)
+        return *_in_order(scores, rows), others
+
+    def _near(self, vector: Vectors, radius: float, topk: int) -> tuple[Vectors, Numbers]:
+        """Return scores and rows in order of what has a score above `radius`, which at least `topk` rows have."""
+        if not self._exact and not isinstance(self._index, faiss.IndexIVF):
+            return self._candidates(vector, min(topk + WIDER, self.count))[:2]
+        _, scores, rows = self._index.range_search(vector, radius, params=self._parameters(topk))
+        scores, rows = scores[np.newaxis], rows[np.newaxis]
+        return _in_order(_pair_scores(self._index, vector, rows) if self._exact else scores, rows)
+
+    def _parameters(self, width: int) -> Any:
+        return search_parameters(self._index, width, self._nprobe, self._ef_search)
+
+
+def _in_order(scores: Vectors, rows: Numbers) -> tuple[Vectors, Numbers]:
+    order = np.lexsort((rows, -scores), axis=1)
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
 def _pair_scores(index: Any, vectors: Vectors, rows: Numbers) -> Vectors:

@@ -1,5 +1,6 @@
 """Vector indexes of each kind against plain numpy, ties, shards, streamed files, tuning and advice."""
 
+import tracemalloc
 from dataclasses import replace
 
 import faiss
@@ -77,6 +78,28 @@ def test_ties_are_in_row_order_at_the_cut_too(queries):
     same = faiss.IndexFlatIP(DIMENSION)
     same.add(np.repeat(clustered(1), 50, axis=0))
     assert VectorIndex(same).search_vectors(asked, 7)[1].tolist() == [[0, 1, 2, 3, 4, 5, 6]] * queries
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf_flat"])
+@pytest.mark.parametrize("score", [1.0, 0.0, -1.0])
+def test_thousands_of_equal_passages_come_in_row_order_and_take_little_memory(tmp_path, kind, score):
+    vectors, asked = np.zeros((20_000, DIMENSION), np.float32), np.zeros((64, DIMENSION), np.float32)
+    vectors[:, 0], vectors[9_999, 1], asked[:, 0], asked[:, 1] = 1, 1, score, 2
+    searcher = open_vectors(tmp_path, written(tmp_path, kind, vectors, nlist=3 if kind == "ivf_flat" else 0), nprobe=3)
+    tracemalloc.start()
+    scores, rows = searcher.search_vectors(asked, 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows.tolist() == [[9_999, 0, 1, 2]] * 64
+    assert scores.tolist() == [[score + 2, score, score, score]] * 64
+    assert peak < 4_000_000  # all scores and rows of the 64 would be 15 MB, and several such arrays
+
+
+@pytest.mark.parametrize("kind", ["sq8", "fp16", "hnsw"])
+def test_ties_beyond_the_cut_are_in_row_order_whatever_the_kind(tmp_path, kind):
+    vectors = np.concatenate([clustered(300)] * 3)
+    searcher = open_vectors(tmp_path, written(tmp_path, kind, vectors), ef_search=900)
+    assert searcher.search_vectors(clustered(300)[[7, 200]], 2)[1].tolist() == [[7, 307], [200, 500]]
 
 
 @pytest.mark.parametrize("kind", ["flat", "fp16"])
