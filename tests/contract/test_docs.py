@@ -99,12 +99,30 @@ def encoders_page() -> str:
     text = (ROOT / "docs" / "encoders.md").read_text()
     text = generated(text, "encoders", encoder_table())
     text = generated(text, "rerankers", reranker_table())
+    runtimes = ROOT / "benchmarks" / "results" / "encoder_runtimes.json"
+    text = generated(text, "runtimes", runtimes_table(json.loads(runtimes.read_text())))
     quality = ROOT / "benchmarks" / "results" / "retrieval_quality.json"
     if quality.is_file():
         record = json.loads(quality.read_text())
         text = generated(text, "quality", quality_table(record, record["stack"]))
         text = generated(text, "records", quality_table(record["subset"], record["records"]))
     return text
+
+
+def runtimes_table(record: dict) -> str:
+    """Texts a second of each runtime, and how near its vectors are to torch's."""
+    rates, cosines = record["texts_per_cpu_second"], record["lowest_cosine_with_torch"]
+    batches = list(rates["torch"])
+    lines = [
+        f"Texts a second of CPU in one thread, beside other work; {record['encoder']}, {record['texts']} questions:",
+        "",
+        f"| runtime | {' | '.join(f'batch {size}' for size in batches)} | lowest cosine with torch |",
+        "|---" * (len(batches) + 2) + "|",
+    ]
+    for name, found in rates.items():
+        cells = [f"`{name}`", *(f"{found[size]:.0f}" for size in batches), f"{cosines[name]:.4f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def encoder_table() -> str:
