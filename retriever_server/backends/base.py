@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.corpus import Passage
+from retriever_server.errors import IndexRefused
 
 if TYPE_CHECKING:
     from retriever_server.encoders import Encoder
@@ -63,8 +64,11 @@ def best_rows(scores: NDArray[np.floating[Any]], topk: int) -> NDArray[np.intp]:
 
 
 def make_hits(passages: Rows, scored_rows: Iterable[tuple[int, float]]) -> list[Hit]:
-    """Return hits for (row, score) pairs, which are already in order."""
-    return [_hit(int(row), passages[int(row)], float(score)) for row, score in scored_rows]
+    """Return hits for (row, score) pairs, which are already in order; raises IndexRefused for a row there is not."""
+    try:
+        return [_hit(int(row), passages[int(row)], float(score)) for row, score in scored_rows]
+    except IndexError as error:
+        raise IndexRefused(f"The index is damaged ({error}); check it with `verify` and build it again.") from error
 
 
 def _hit(row: int, passage: Passage, score: float) -> Hit:

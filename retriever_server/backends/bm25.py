@@ -115,7 +115,12 @@ class BM25Backend:
         word_ids = self._model.get_tokens_ids(words(query, self._settings.analyzer))
         if not word_ids:
             return []
-        scores = self._model.get_scores_from_ids(word_ids)
+        try:
+            scores = self._model.get_scores_from_ids(word_ids)
+        except (IndexError, ValueError) as error:
+            raise IndexRefused(
+                f"The BM25 index is damaged ({error}); check it with `verify` and build it again."
+            ) from error
         return make_hits(self.passages, ((row, scores[row]) for row in best_rows(scores, topk)))
 
 

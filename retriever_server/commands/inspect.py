@@ -8,6 +8,7 @@ from pathlib import Path
 
 from retriever_server.manifest import Manifest, Part, read_manifest
 from retriever_server.units import size
+from retriever_server.vectors.record import VectorRecord
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,11 +44,10 @@ def _lines(folder: Path, manifest: Manifest) -> list[str]:
 
 def _part_lines(part: Part) -> list[str]:
     lines = [f"{part.kind:12}" + ", ".join(f"{name} {value!r}" for name, value in part.settings.items() if value != "")]
-    shown = {name: value for name, value in part.vectors.items() if name not in ("advice", "rows") and value}
-    if shown:
-        shards = len(part.vectors["rows"]) - 1
-        lines.append(
-            "vectors     " + ", ".join(f"{name} {value}" for name, value in shown.items()) + f", shards {shards}"
-        )
-        lines += [f"advice      {sentence}" for sentence in part.vectors["advice"]]
+    if part.kind == "dense":
+        record = VectorRecord.from_dict(part.vectors)
+        shown = {name: value for name, value in part.vectors.items() if name not in ("advice", "rows") and value}
+        told = ", ".join(f"{name} {value}" for name, value in shown.items())
+        lines.append(f"vectors     {told}, shards {record.shards}")
+        lines += [f"advice      {sentence}" for sentence in record.advice]
     return lines

@@ -153,6 +153,28 @@ def test_every_setting_of_another_type_is_refused(corpus, tmp_path, encoder):
         assert f"{name}" in refusal(tmp_path / "index")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("nprobe", -5), ("ef_search", 10**30), ("nlist", -1), ("pq_m", 2**31), ("hnsw_m", -1), ("recall", 1.5),
+     ("recall", float("nan"))],
+)  # fmt: skip
+def test_numbers_that_no_search_can_use_are_refused(corpus, tmp_path, name, value):
+    build_index(corpus, "hashing", tmp_path / "index")
+    path = tmp_path / "index" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["parts"][0]["vectors"][name] = value
+    path.write_text(json.dumps(manifest))
+    assert f"numbers outside their range ({name}); build the index again" in refusal(tmp_path / "index")
+
+
+def test_passages_that_are_no_strings_are_refused(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index")
+    path = tmp_path / "index" / "passages.jsonl"
+    first = path.read_bytes().splitlines()[0]
+    path.write_bytes(path.read_bytes().replace(first, b'{"id": "d0", "contents": null}'.ljust(len(first)), 1))
+    assert refusal(tmp_path / "index") == f"Passage 0 of {tmp_path / 'index'} is damaged; build the index again."
+
+
 def test_a_manifest_nested_too_deeply_is_refused(corpus, tmp_path):
     build_index(corpus, "bm25", tmp_path / "index")
     (tmp_path / "index" / "manifest.json").write_text("[" * 100_000)

@@ -58,6 +58,27 @@ def test_a_changed_byte_anywhere_is_found(corpus, tmp_path):
     assert failing(folder) == {}
 
 
+@pytest.mark.parametrize("kind", ["hnsw", "ivf_flat"])
+def test_whatever_lies_in_a_file_it_is_told_and_ends_nothing(corpus, tmp_path, kind):
+    folder = built(corpus, tmp_path / "index", kind=kind)
+    for path in [path for path in folder.iterdir() if path.name != "manifest.json"]:
+        whole = path.read_bytes()
+        third = len(whole) // 3
+        for wrong in (b"", b"PK\x03\x04" + whole[4:], whole[:third] + b"\xa5" * third + whole[2 * third :], b"\0" * 99):
+            path.write_bytes(wrong)
+            assert f"file {path.name}" in failing(folder)
+        path.write_bytes(whole)
+    assert failing(folder) == {}
+
+
+def test_equal_passages_lower_no_recall(tmp_path):
+    texts = [f"kind {row % 3} of thing" if row % 2 else f"thing{row * 13} near topic{row * 7}" for row in range(300)]
+    lines = [json.dumps({"id": f"d{row}", "contents": text}) for row, text in enumerate(texts)]
+    (tmp_path / "equal.jsonl").write_text("\n".join(lines))
+    for kind in ("flat", "hnsw", "sq8", "ivf_flat"):
+        assert failing(built(tmp_path / "equal.jsonl", tmp_path / kind, "hashing", kind)) == {}
+
+
 def test_cut_and_missing_files_are_told(corpus, tmp_path):
     folder = built(corpus, tmp_path / "index", "hashing")
     vectors = folder / "vectors.faiss"
@@ -67,7 +88,7 @@ def test_cut_and_missing_files_are_told(corpus, tmp_path):
     vectors.unlink()
     found = failing(folder)
     assert found["file vectors.faiss"] == "missing"
-    assert "vectors.faiss is missing or damaged" in found["dense part"]
+    assert found["dense part"] == "not opened, since vectors.faiss is not as built"
 
 
 def test_another_corpus_is_told_by_its_first_difference(corpus, tmp_path):
@@ -129,3 +150,13 @@ def test_inspect_tells_kind_parameters_and_sizes(corpus, tmp_path, capsys):
     assert any(line.split()[-1] == "vectors-001-of-002.faiss" for line in lines)
     assert main(["inspect", "--json", "--index", str(folder)]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((folder / "manifest.json").read_text())
+
+
+def test_inspect_refuses_vectors_that_are_not_declared(corpus, tmp_path, capsys):
+    folder = built(corpus, tmp_path / "index", "hashing")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["parts"][0]["vectors"] = {"kind": "flat"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["inspect", "--index", str(folder)]) == 2
+    sentence = "retriever: The vectors' record holds the keys ['kind']; build the index again.\n"
+    assert capsys.readouterr().err == sentence
