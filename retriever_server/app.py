@@ -44,6 +44,8 @@ STATUSES: dict[type[RetrieverServerError], int] = {
     Unavailable: 503,
     DeadlinePassed: 503,
 }
+TOO_LARGE = "The body is larger than this server accepts; send fewer queries at a time."
+SENTENCES = {404: "There is no such route; /openapi.json describes those that there are.", 413: TOO_LARGE}
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("retriever_server")
 Parse = Callable[[Any, Limits], adapters.Wanted]
@@ -168,8 +170,10 @@ def _json_body() -> Any:
         raise RequestError("The body is not UTF-8.") from error
     except RecursionError as error:
         raise RequestError("The body is nested too deeply.") from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise RequestError(f"The body is not JSON: {str(error).splitlines()[0]}.") from error
+    except ValueError as error:  # of int()
+        raise RequestError("The body holds a whole number of thousands of digits.") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -227,8 +231,8 @@ def _add_error_handlers(app: Flask, service: Service) -> None:
 
 
 def _http_error(error: HTTPException) -> Response:
-    sentences = {413: "The body is larger than this server accepts; send fewer queries at a time."}
-    response = _error(error.code or 500, sentences.get(error.code or 500, error.description or error.name))
+    code = error.code or 500
+    response = _error(code, SENTENCES.get(code, error.description or error.name))
     allowed = dict(error.get_headers()).get("Allow")
     if allowed:
         response.headers["Allow"] = allowed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import resource
@@ -17,9 +18,9 @@ from flask import Flask
 from waitress import wasyncore
 from waitress.channel import HTTPChannel
 from waitress.server import create_server
-from waitress.task import WSGITask
+from waitress.task import ErrorTask, WSGITask
 
-from retriever_server.app import ServerSettings, service_of
+from retriever_server.app import SENTENCES, ServerSettings, service_of
 from retriever_server.errors import RetrieverServerError
 from retriever_server.service import SPARE_THREADS
 
@@ -27,6 +28,8 @@ CONNECTIONS = 2000  # idle keep-alive connections count; waitress's default of 1
 OTHER_FILES = 100  # descriptors beside connections: the index, large bodies and answers, libraries
 POLL_S = 1.0
 DRAIN_POLL_S = 0.05
+QUIET_S = 0.1  # without a byte from anybody, after which a request that was sent before the port closed has been read
+LINGER_S = 1.0  # for that silence, which a client that sends byte by byte could put off for ever
 _log = logging.getLogger("retriever_server")
 
 
@@ -47,7 +50,8 @@ def serve(app: Flask, claimed: socket.socket, settings: ServerSettings, announce
 
     `announce` may be a function: it is called in a thread of its own, while /health answers already, and what it
     returns is printed. SIGHUP reloads the index. A stopping server refuses new requests with 503, answers those under
-    way and flushes their bytes, within `drain_timeout_s`; a second signal ends it at once. Raises RetrieverServerError
+    way and flushes their bytes, within `drain_timeout_s`, then closes the port, answers what had come by then, and
+    ends; a second signal ends it at once. Raises RetrieverServerError
     when another server has begun to listen on the port since it was claimed, or the error that `announce` raised.
     """
     try:
@@ -73,6 +77,7 @@ class _Loop:
         self._drain_timeout_s = settings.drain_timeout_s
         self._failure: BaseException | None = None
         self._stop_at: float | None = None
+        self._linger_until = 0.0
         self._opening: list[threading.Thread] = []
 
     def run(self, announce: Callable[[], str]) -> None:
@@ -82,7 +87,7 @@ class _Loop:
         self._spawn("start", lambda: self._start(announce))
         while self._failure is None and not self._drained():
             self._poll(POLL_S if self._stop_at is None else DRAIN_POLL_S)
-        if self._failure:
+        if self._failure and self._stop_at is None:
             raise self._failure
         if any(thread.is_alive() for thread in self._opening) or not self._end():
             # a thread inside a native library would crash the interpreter's own end
@@ -111,11 +116,24 @@ class _Loop:
     def _drained(self) -> bool:
         if self._stop_at is None:
             return False
+        now = time.monotonic()
         busy = sum(bool(channel.requests or channel.total_outbufs_len) for channel in self._channels())
-        if busy and time.monotonic() >= self._stop_at:
-            _log.warning("%d requests were still under way after %g s of draining", busy, self._drain_timeout_s)
-            return True
-        return not busy
+        if busy:
+            if now >= self._stop_at:
+                _log.warning("%d requests were still under way after %g s of draining", busy, self._drain_timeout_s)
+            return now >= self._stop_at
+        if self._server.accepting:
+            self._close_port()
+            self._linger_until = now + LINGER_S
+            return False
+        return now - self._server.last_heard >= QUIET_S or now >= self._linger_until
+
+    def _close_port(self) -> None:
+        count = -1
+        while count < len(self._server.active_channels):  # connections that wait to be accepted would be reset
+            count = len(self._server.active_channels)
+            self._server.handle_accept()
+        wasyncore.dispatcher.close(self._server)
 
     def _channels(self) -> list[Any]:
         return list(self._server.active_channels.values())
@@ -147,8 +165,31 @@ class _Task(WSGITask):
         return header
 
 
+class _ErrorTask(ErrorTask):
+    """Answers in JSON, as the application does, what is no request that could be handed to it."""
+
+    def execute(self) -> None:
+        error = self.request.error
+        sentence = SENTENCES.get(error.code) or f"{error.reason}: {' '.join(error.body.split())}."
+        body = json.dumps({"error": sentence}).encode() + b"\n"
+        self.status = f"{error.code} {error.reason}"
+        self.response_headers.append(("Content-Type", "application/json"))
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(body)
+
+
 class _Channel(HTTPChannel):
     task_class = _Task
+    error_task_class = _ErrorTask
+
+    def __init__(self, server: Any, *arguments: Any, **options: Any) -> None:
+        server.last_heard = time.monotonic()
+        super().__init__(server, *arguments, **options)
+
+    def received(self, data: bytes) -> bool:
+        self.server.last_heard = time.monotonic()
+        return bool(super().received(data))
 
 
 def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any:
@@ -166,6 +207,7 @@ def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any
     )
     server.channel_class = _Channel
     server.flask_app = app  # `application` is wrapped
+    server.last_heard = 0.0
     return server
 
 

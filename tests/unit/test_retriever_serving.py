@@ -56,9 +56,28 @@ def test_bodies_are_capped_before_they_are_read(index):
     assert [reply.split(b"\r\n")[0][:12] for reply in (far_larger, endless, larger, largest)] == [
         b"HTTP/1.1 413", b"HTTP/1.1 413", b"HTTP/1.1 413", b"HTTP/1.1 200",
     ]  # fmt: skip
-    assert json.loads(larger.split(b"\r\n\r\n")[1]) == {
-        "error": "The body is larger than this server accepts; send fewer queries at a time."
-    }
+    for refused in (far_larger, endless, larger):
+        assert json.loads(refused.split(b"\r\n\r\n")[1]) == {
+            "error": "The body is larger than this server accepts; send fewer queries at a time."
+        }
+
+
+def test_what_is_no_http_is_refused_in_json_and_puts_no_header_into_the_answer(index):
+    with start_server(index) as server:
+        replies = [
+            answer(server.url, "Content-Length: -5", b"{}"),
+            answer(server.url, "Transfer-Encoding: gzip", b"{}"),
+            answer(server.url, "Transfer-Encoding: chunked", b"zz\r\n"),
+            answer(server.url, "X-Request-Id: a\nX-Evil: b", b""),
+            answer(server.url, "X-Request-Id: a\r\n X-Evil: b\r\nContent-Length: 2", b"{}"),
+        ]
+    heads, bodies = zip(*(reply.split(b"\r\n\r\n") for reply in replies), strict=True)
+    assert [head[9:12] for head in heads] == [b"400", b"501", b"400", b"400", b"400"]
+    assert not any(b"x-evil" in head.lower() for head in heads)
+    for body in bodies:
+        sentence = json.loads(body)["error"]
+        assert sentence.endswith(".")
+        assert "\n" not in sentence
 
 
 def test_a_stopped_server_leaves_no_folder_but_keeps_a_log_that_was_asked_for(index, tmp_path, monkeypatch):
