@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from retriever_server import load
+from retriever_server.errors import RetrieverServerError
 from retriever_server.index import build_index
 from retriever_server.load import LoadReport, run_load
 from retriever_server.process import start_server
@@ -86,6 +89,24 @@ def test_wrong_answers_and_lost_connections_are_counted_and_the_load_goes_on():
         "shape: the response has no `result` key (found keys ['results'])": 10,
         "connection lost": 10,
     }
+
+
+def test_a_server_that_never_answers_is_counted_and_given_up(monkeypatch):
+    monkeypatch.setattr(load, "GIVE_UP_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        report = run_load(f"http://127.0.0.1:{silent.getsockname()[1]}", itertools.repeat("red"), 3, seconds=0.1)
+    assert (report.latencies_ms, dict(report.errors)) == ([], {"no answer": 3})
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "https://127.0.0.1", "http://", "http://a:99999", "http://[::"])
+def test_what_is_no_http_address_is_refused_in_one_sentence(url):
+    with pytest.raises(RetrieverServerError, match=r"^'.*' is not an address like http://127\.0\.0\.1:8000\.$"):
+        run_load(url, iter(["red"]), 1)
+
+
+def test_a_name_that_nobody_has_is_no_refused_connection():
+    report = run_load("http://nobody.invalid", iter(["red"]), 1)
+    assert [kind.startswith("no connection (") for kind in report.errors] == [True]
 
 
 def test_percentiles_are_by_nearest_rank():

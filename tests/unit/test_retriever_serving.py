@@ -93,6 +93,14 @@ def test_a_stopped_server_leaves_no_folder_but_keeps_a_log_that_was_asked_for(in
     assert (tmp_path / "server.log").is_file()
 
 
+def test_the_name_of_an_encoder_may_have_blanks(index, tmp_path):
+    record = {"id": "my own encoder", "dimension": 64, "runtime": "hashing"}
+    (tmp_path / "own.json").write_text(json.dumps(record))
+    build_index(tmp_path / "corpus.jsonl", str(tmp_path / "own.json"), tmp_path / "own")
+    with start_server(tmp_path / "own") as server:
+        assert server.url.startswith("http://127.0.0.1:")
+
+
 def test_only_a_source_tree_is_put_on_the_path_of_the_child(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/mine")
     assert child_environment(tmp_path) == {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}/mine"}
