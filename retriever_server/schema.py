@@ -199,4 +199,4 @@ def _kind(value: Any) -> str:
 
 
 def _found(value: Any) -> str:
-    return f"keys {sorted(value)[:5]}" if isinstance(value, dict) else _kind(value)
+    return f"keys {[key[:40] for key in sorted(value)[:5]]}" if isinstance(value, dict) else _kind(value)

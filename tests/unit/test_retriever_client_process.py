@@ -6,6 +6,7 @@ import math
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def test_settings_by_which_nothing_could_be_asked_are_refused(wrong):
 def test_endless_times_are_fine(url):
     client = RetrieverClient(url, timeout_s=math.inf, deadline_s=math.inf)
     assert client.retrieve_sync(["red"])[0][0].id == "a"
+
+
+def test_seconds_are_counted_also_for_failed_calls():
+    client = RetrieverClient("http://127.0.0.1:9", retries=1)
+    before = time.monotonic()
+    with pytest.raises(RetrieverError):
+        client.retrieve_sync(["red"])
+    assert 0 < client.counters.seconds <= time.monotonic() - before
 
 
 FORKED = """

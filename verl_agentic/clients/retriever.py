@@ -150,8 +150,10 @@ class RetrieverClient:
 
     def _read_results(self, answer: Answer, query_count: int) -> list[list[Document]]:
         hits = answer.headers.get("X-Cache-Hits", "")
-        self.counters.cache_hits += int(hits) if hits.isdecimal() else 0
-        return answer.read(lambda payload: parse_response(payload, query_count))
+        results = answer.read(lambda payload: parse_response(payload, query_count))
+        if hits.isdecimal() and len(hits) < 10:  # int() refuses thousands of digits
+            self.counters.cache_hits += min(int(hits), query_count)
+        return results
 
     def _count_retry(self) -> None:
         self.counters.retries += 1

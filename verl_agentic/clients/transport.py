@@ -176,9 +176,12 @@ def _retry_after_s(value: str) -> float:
 
 def _error_text(response: httpx.Response) -> str:
     try:
-        return str(response.json()["error"])[:300]
+        text = str(response.json()["error"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return response.text[:300]
+        text = response.text
+    # one line that any stream can print, whoever answers there
+    printable = "".join(char if char.isprintable() else " " for char in text[:1000])
+    return " ".join(printable.split())[:300] or response.reason_phrase
 
 
 def _reason(error: httpx.RequestError) -> str:
