@@ -66,7 +66,10 @@ def command(corpus: Path, encoder: str, out: Path, *more: str) -> list[str]:
     return [*start, "--out", str(out), "--chunk-rows", "16", *more]
 
 
-@pytest.mark.parametrize("more", [("--index", "flat"), ("--index", "ivf_flat", "--shards", "2")])
+INVERTED = ("--index", "ivf_flat", "--shards", "2", "--nlist", "8", "--nprobe", "2")
+
+
+@pytest.mark.parametrize("more", [("--index", "flat"), INVERTED])
 def test_a_build_killed_while_it_encodes_goes_on_to_an_equal_index(tmp_path, small, more):
     corpus = write_corpus(tmp_path / "corpus.jsonl.gz", 2000)
     killed = subprocess.Popen(command(corpus, small, tmp_path / "killed", *more), cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -84,8 +87,8 @@ def test_a_build_killed_while_it_encodes_goes_on_to_an_equal_index(tmp_path, sma
     )
     assert "going on in" in resumed.stderr
     assert "2,000 passages are there" in resumed.stderr
-    whole = options(more[1], shards=2 if "--shards" in more else 1, chunk_rows=16)
-    build_index(corpus, small, tmp_path / "whole", options=whole)
+    whole = options("flat") if "flat" in more else options("ivf_flat", shards=2, nlist=8, nprobe=2)
+    build_index(corpus, small, tmp_path / "whole", options=replace(whole, chunk_rows=16))
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl.gz", "killed", "small.json", "whole"]
 
