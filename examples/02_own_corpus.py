@@ -2,7 +2,8 @@
 
     python examples/02_own_corpus.py [FOLDER]
 
-The server is a process of its own, as in training; here it is started and stopped for you.
+The server is a process of its own, as in training; here it is started and stopped for you. The data set is written by
+pyarrow, which verl brings (`pip install 'verl-agentic[train,retriever]'`).
 """
 
 import json
