@@ -117,7 +117,7 @@ def resolve(source: Source) -> str:
     package = source.model.removeprefix("package:")
     try:
         return str(importlib.import_module(package).get_model_path())
-    except ImportError as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # no module, another's, or no name of one
         distribution = package.replace("_", "-")
         raise source.error(
             f"{source.what} needs the package {distribution}; run `pip install {distribution}`."

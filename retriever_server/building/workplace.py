@@ -26,8 +26,8 @@ class Workplace:
         self.index = folder / "index"
         self.chunks = folder / "chunks"
         self.replaced = folder / "replaced"
-        self._fresh = {"format": FORMAT, "of": identity}
-        self.state: dict[str, Any] = self._fresh
+        self._fresh: dict[str, Any] = {"format": FORMAT, "of": identity}
+        self.state = self._fresh
         self.taken = not self._others()  # whether what is there is this run's own, to drop when it fails early
 
     def resume(self) -> bool:
@@ -129,7 +129,7 @@ def claim(out: Path, identity: dict[str, Any]) -> Iterator[Workplace]:
         try:
             yield workplace
         except Exception:
-            if workplace.taken and not workplace.chunks.exists():
+            if workplace.taken and not any(workplace.chunks.glob("*.npy")):
                 workplace.remove()
             raise
         workplace.remove()

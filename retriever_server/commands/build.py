@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from retriever_server.backends.bm25 import ANALYZERS, BM25Settings
@@ -12,6 +13,8 @@ from retriever_server.commands.arguments import positive
 from retriever_server.encoders import RECORDS
 from retriever_server.index import build_index
 from retriever_server.vectors.record import AUTO, KINDS, VectorSettings
+
+MOST_GB = 1e9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,13 +56,13 @@ def _add_vectors(parser: argparse.ArgumentParser) -> None:
 def gigabytes(text: str) -> int:
     """Return `text`, a number of GB above 0, in bytes."""
     value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    if not 0 < value < MOST_GB:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and below {MOST_GB:g}")
     return round(value * 1e9)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build the index; returns 0."""
+    """Build the index; returns 0, or 130 when it was interrupted."""
     names = ("nlist", "pq_m", "hnsw_m", "nprobe", "ef_search", "recall_target")
     vectors = VectorSettings(options.index, **{name: getattr(options, name) for name in names})
     how = BuildOptions(
@@ -71,15 +74,19 @@ def run(options: argparse.Namespace) -> int:
         threads=options.threads,
     )
     bm25 = BM25Settings(analyzer=options.analyzer, k1=options.k1, b=options.b)
-    manifest = build_index(
-        options.corpus,
-        options.encoder,
-        options.out,
-        force=options.force,
-        restart=options.restart,
-        bm25=bm25,
-        options=how,
-    )
+    try:
+        manifest = build_index(
+            options.corpus,
+            options.encoder,
+            options.out,
+            force=options.force,
+            restart=options.restart,
+            bm25=bm25,
+            options=how,
+        )
+    except KeyboardInterrupt:
+        print("retriever: The build was interrupted; the same command goes on from here.", file=sys.stderr)
+        return 130
     print(
         f"built {options.out}: {manifest.count} passages, encoder {manifest.encoder}, "
         f"{manifest.found_by_own_words:.0%} of sampled passages found by their own first words"

@@ -51,7 +51,10 @@ class TokenEncoder(ABC):
 
 
 def open_checkpoint(record: EncoderRecord, device: str, threads: int) -> Checkpoint:
-    """Load the model of `record`; raises EncoderError when it is absent or of another dimension (case P25)."""
+    """Load the model of `record`.
+
+    Raises EncoderError when it is absent, of another dimension (case P25), or lacks the record's end token.
+    """
     what = f"Encoder '{record.id}'"
     source = Source(what, record.model, record.revision, record.dtype, device, threads, EncoderError)
     checkpoint = load(source, "AutoModel")
@@ -61,6 +64,8 @@ def open_checkpoint(record: EncoderRecord, device: str, threads: int) -> Checkpo
             f"{what} is declared with {record.dimension} dimensions but '{record.model}' gives {hidden}."
         )
     require_positions(checkpoint, record.max_tokens, source)
+    if record.end_token:
+        _end_id(checkpoint.tokenizer, record)
     return checkpoint
 
 

@@ -35,6 +35,15 @@ def test_gzip_and_blank_lines(tmp_path):
     assert [passage.id for passage in read_corpus(path)] == ["a", "b"]
 
 
+def test_byte_order_mark_carriage_returns_and_unicode_line_separators(tmp_path):
+    path = tmp_path / "c.jsonl"
+    text = (
+        '{"id": "a", "contents": "one\u2028two\x85three"}\r\n\r\n{"id": "b", "contents": "' + "x" * 2_000_000 + '"}\r\n'
+    )
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert list(read_corpus(path)) == [Passage("a", "one\u2028two\x85three"), Passage("b", "x" * 2_000_000)]
+
+
 def test_p42_a_question_file_is_refused_with_line_and_expected_keys(tmp_path):
     path = write(
         tmp_path / "c.jsonl", {"id": "a", "contents": "one"}, {"id": "q1", "question": "who?", "golden_answers": []}
@@ -56,6 +65,11 @@ def test_p42_a_question_file_is_refused_with_line_and_expected_keys(tmp_path):
         (b'["a"]', "FILE line 1 holds a JSON list; expected"),
         (b'{"id": "a", "contents": "one"', "FILE line 1 is not a JSON object: "),
         (b'{"id": "a", "contents": "\xff"}', "FILE line 1 is not UTF-8: "),
+        (b'{"id": ' + b"9" * 5000 + b', "contents": "x"}', "FILE line 1 is not a JSON object: Exceeds the limit"),
+        (
+            b'{"id": "a", "contents": "x"}\n\xef\xbb\xbf{"id": "b"}',
+            "FILE line 2 is not a JSON object: Unexpected UTF-8 BOM",
+        ),
     ],
 )
 def test_bad_rows_name_their_line(tmp_path, raw, sentence):

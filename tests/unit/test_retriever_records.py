@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,6 +23,11 @@ normalise: false
 max_tokens: 256
 dtype: bfloat16
 """
+# 10 billion texts when written out
+NAMES = "abcdefghij"
+BOMB = "  - &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"  - &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise(NAMES)
+)
 
 
 def test_a_yaml_record(tmp_path):
@@ -51,6 +57,9 @@ def test_a_yaml_record(tmp_path):
         ("id: mine\ndimension: 3\nmax_tokens: 2\n", "max_tokens 2 leaves no room for a text"),
         ("id: mine\ndimension: 3\nnormalise: 1\n", "normalise 1 is not of the right type"),
         ("!!python/object/apply:os.system ['true']", "cannot be read"),
+        ('id: mine\ndimension: 3\nquery_prefix: "\\ud800"\n', "query_prefix holds a lone surrogate"),
+        (f"id: mine\ndimension:\n{BOMB}", "dimension a list is not of the right type"),
+        (f"dimension: 3\nid:\n{BOMB}", "id a list is not of the right type"),
     ],
 )
 def test_bad_yaml_records_are_refused_in_one_line(tmp_path, text, sentence):
@@ -58,6 +67,14 @@ def test_bad_yaml_records_are_refused_in_one_line(tmp_path, text, sentence):
     with pytest.raises(EncoderError, match=sentence) as caught:
         find_record(str(tmp_path / "mine.yaml"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_recorded_by_its_whole_path(tmp_path, monkeypatch):
+    (tmp_path / "models" / "e5-base-v2").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "models")
+    assert find_record("e5-base-v2/").model == str(tmp_path / "models" / "e5-base-v2")
+    assert find_record("./e5-base-v2").model == str(tmp_path / "models" / "e5-base-v2")
+    assert find_record("intfloat/e5-base-v2").model == "intfloat/e5-base-v2"
 
 
 def test_records_of_older_indexes_still_read():
