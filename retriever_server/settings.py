@@ -15,9 +15,9 @@ class ServerSettings:
     what comes beyond is refused with 429 and `retry_after_s`. `deadline_s` bounds the wait of a request that states
     none. `max_batch` queries are searched together (1: no micro-batching), and a batch that is not full waits at most
     `window_ms` for more (see engine.engine); `executors` batches are searched at once, unless the backend states its
-    own `concurrency`. `cache_mb` MiB of results are remembered (0: none). `max_body_bytes` caps
-    a body. `drain_timeout_s` bounds the time that a stopping server gives to requests under way. `threads` is what the
-    server states as the threads of one search; None when it did not choose them.
+    own `concurrency`. `cache_mb` MiB of results are remembered (0: none). `max_body_bytes` caps a body.
+    `drain_timeout_s` bounds the time that a stopping server gives to requests under way. `threads` is what the server
+    states as the threads of one search; None when it did not choose them.
     """
 
     limits: Limits = field(default_factory=Limits)

@@ -36,10 +36,8 @@ def run(options: argparse.Namespace) -> int:
     logs.log_as_json(options.log_level)
     claimed = claim_port(options.host, options.port)
     _warn_of_strangers(options.host)
-    os.environ["OMP_NUM_THREADS"] = str(
-        serve_options.threads_of(options)
-    )  # read when faiss or torch is imported, below
     settings = serve_options.server_settings(options)
+    os.environ["OMP_NUM_THREADS"] = str(settings.threads)  # read when faiss or torch is imported, below
     service = Service(settings, _opener(options))
     serve_app(app_of(service), claimed, settings, partial(_begin, service, options, claimed))
     return 0

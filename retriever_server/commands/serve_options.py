@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from retriever_server.index import OpenOptions
 
 DEFAULTS = ServerSettings()
-
-
 EXECUTORS = 2  # while one batch is computed, the next is tokenized and the last one answered
+MOST_THREADS = 10_000  # systems allow some ten thousand
 
 
 def threads_of(options: argparse.Namespace) -> int:
@@ -118,6 +117,10 @@ def refuse_nonsense(options: argparse.Namespace) -> None:
         (options.rerank_depth and not options.reranker, "--rerank-depth needs --reranker."),
         (options.use and _fused(options), f"--use {options.use} serves one part, so there is nothing to fuse."),
         (options.rrf_k and options.fusion == "weighted", "--rrf-k belongs to --fusion rrf."),
+        (
+            max(options.max_pending, options.executors or 0) > MOST_THREADS,
+            f"--max-pending and --executors each hold as many threads; at most {MOST_THREADS} are allowed.",
+        ),
         (options.max_queued < options.max_batch, "--max-queued must be at least --max-batch, or no batch ever fills."),
     ):
         if nonsense:

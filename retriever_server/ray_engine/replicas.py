@@ -53,7 +53,7 @@ class IndexReplica:
 
         refuse_another(Path(folder), expected)
         self._backend, _ = open_index(Path(folder), options)
-        self._turn = threading.Lock()  # a backend is searched by one thread at a time
+        self._turn = threading.Lock()  # its CPU slots are for one search at a time; others wait for their turn
 
     def describe(self) -> Description:
         """Return what is open here."""

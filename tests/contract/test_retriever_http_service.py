@@ -188,6 +188,10 @@ def test_a_refused_index_ends_the_process_with_one_sentence(tmp_path):
             ("--engine", "ray", "--replicas", "2", "--executors", "2"),
             "--executors is for one copy of the index; --replicas are searched at once.",
         ),
+        (
+            ("--max-pending", "60000"),
+            "--max-pending and --executors each hold as many threads; at most 10000 are allowed.",
+        ),
         (("--max-queued", "3"), "--max-queued must be at least --max-batch, or no batch ever fills."),
     ],
 )
