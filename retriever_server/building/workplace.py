@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -65,12 +66,21 @@ class Workplace:
         for path in (self.index, self.chunks, self.replaced):
             shutil.rmtree(path, ignore_errors=True)
         # last, since without it what a killed run had still to drop would be taken for somebody's own
-        (self.folder / STATE).unlink(missing_ok=True)
+        for name in (f"{STATE}.unfinished", STATE):
+            (self.folder / name).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Drop the whole workplace, in an order that a kill may end anywhere."""
         self.clear()
-        shutil.rmtree(self.folder)
+        (self.folder / LOCK).unlink()
+        try:
+            self.folder.rmdir()
+        except OSError as error:
+            if error.errno not in (
+                errno.ENOTEMPTY,
+                errno.EEXIST,
+            ):  # else the next build has begun there, or somebody keeps a file there
+                raise
 
     def move_into_place(self, out: Path) -> None:
         """Give the finished index its name, in place of an index that is there."""
