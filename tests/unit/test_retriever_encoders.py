@@ -23,17 +23,9 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "query", "passage", ":", 
 @pytest.fixture(scope="module")
 def small_bert(tmp_path_factory):
     """A folder with a randomly initialised two-layer BERT and its tokenizer."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("small-bert")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
-    transformers.BertModel(config).save_pretrained(folder)
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    return folder
+    from small_models import save_bert
+
+    return save_bert(tmp_path_factory.mktemp("small-bert"), WORDS)
 
 
 def record_of(folder, **changes) -> EncoderRecord:

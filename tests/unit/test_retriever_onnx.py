@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_models import save_bert
 
 from retriever_server.encoders import EncoderRecord, encode_passages, find_record, open_encoder
 from retriever_server.errors import EncoderError
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
@@ -19,14 +18,7 @@ TEXTS = ["red fox", "blue hen sleeps red fox blue hen", "hen", "red red red fox 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
-    transformers.BertModel(config).save_pretrained(folder)
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    folder = save_bert(tmp_path_factory.mktemp("bert"), WORDS)
     return EncoderRecord("bert", 32, str(folder), max_tokens=64, normalise=False)
 
 
