@@ -16,14 +16,22 @@ def misfits(record: type, values: dict[str, Any]) -> list[str]:
     return sorted(name for name, value in values.items() if name not in hints or not _fits(value, hints[name]))
 
 
-def shown(value: Any) -> str:
-    """Return `value` as a message shows it: in a few characters, though a yaml's aliases may make it astronomic."""
-    return f"a {type(value).__name__}" if value and isinstance(value, list | dict | set) else reprlib.repr(value)
+def refuse_unfit(record: type, values: dict[str, Any], required: set[str], what: str, error: type[Exception]) -> None:
+    """Raise `error`, whose sentence begins with `what`, unless `values` can fill `record` and lack nothing `required`.
 
-
-def unencodable(values: dict[str, Any]) -> list[str]:
-    """Return the names of the strings in `values` that no UTF-8 file can hold (lone surrogates)."""
-    return sorted(name for name, value in values.items() if isinstance(value, str) and not _encodable(value))
+    Strings with lone surrogates, which no UTF-8 file can hold, do not fit.
+    """
+    unknown = sorted(str(name) for name in set(values) - set(get_type_hints(record)))
+    missing = sorted(required - set(values))
+    if unknown or missing:
+        raise error(f"{what}: unknown keys {unknown}, missing keys {missing}.")
+    wrong = misfits(record, values)
+    if wrong:
+        found = ", ".join(f"{name} {_shown(values[name])}" for name in wrong)
+        raise error(f"{what} {_shown(values['id'])}: {found} is not of the right type.")
+    broken = sorted(name for name, value in values.items() if isinstance(value, str) and not _encodable(value))
+    if broken:
+        raise error(f"{what} {_shown(values['id'])}: {', '.join(broken)} holds a lone surrogate.")
 
 
 def read_object(path: Path, what: str, error: type[Exception]) -> dict[str, Any]:
@@ -45,6 +53,11 @@ def _yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _shown(value: Any) -> str:
+    # in a few characters, though a yaml's aliases may make it astronomic
+    return f"a {type(value).__name__}" if value and isinstance(value, list | dict | set) else reprlib.repr(value)
 
 
 def _encodable(text: str) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.errors import EncoderError
-from retriever_server.records import misfits, shown, unencodable
+from retriever_server.records import refuse_unfit
 
 Vectors = NDArray[np.float32]
 POOLINGS = ("mean", "cls", "last_token")
@@ -51,17 +51,7 @@ class EncoderRecord:
 
         Keys that are absent have their defaults, so that records of older indexes still read.
         """
-        unknown = sorted(str(name) for name in set(values) - {field.name for field in fields(cls)})
-        missing = sorted({"id", "dimension"} - set(values))
-        if unknown or missing:
-            raise EncoderError(f"Encoder record: unknown keys {unknown}, missing keys {missing}.")
-        wrong = misfits(cls, values)
-        if wrong:
-            found = ", ".join(f"{name} {shown(values[name])}" for name in wrong)
-            raise EncoderError(f"Encoder record {shown(values['id'])}: {found} is not of the right type.")
-        broken = unencodable(values)
-        if broken:
-            raise EncoderError(f"Encoder record {shown(values['id'])}: {', '.join(broken)} holds a lone surrogate.")
+        refuse_unfit(cls, values, {"id", "dimension"}, "Encoder record", EncoderError)
         if values["id"] == "hashing" and "runtime" not in values:
             values = {**values, "runtime": "hashing"}  # records written before runtimes were declared
         return cls(**values).checked()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retriever_server.errors import RerankerError
-from retriever_server.records import misfits, shown, unencodable
+from retriever_server.records import refuse_unfit
 
 Scores = NDArray[np.float32]
 Request = tuple[str, Sequence[str]]  # a query and the contents that are scored for it
@@ -43,17 +43,7 @@ class RerankerRecord:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RerankerRecord:
         """Read a record from JSON values; raises RerankerError on unknown or missing keys and unusable values."""
-        unknown = sorted(str(name) for name in set(values) - {field.name for field in fields(cls)})
-        missing = sorted({"id", "kind", "model"} - set(values))
-        if unknown or missing:
-            raise RerankerError(f"Reranker record: unknown keys {unknown}, missing keys {missing}.")
-        wrong = misfits(cls, values)
-        if wrong:
-            found = ", ".join(f"{name} {shown(values[name])}" for name in wrong)
-            raise RerankerError(f"Reranker record {shown(values['id'])}: {found} is not of the right type.")
-        broken = unencodable(values)
-        if broken:
-            raise RerankerError(f"Reranker record {shown(values['id'])}: {', '.join(broken)} holds a lone surrogate.")
+        refuse_unfit(cls, values, {"id", "kind", "model"}, "Reranker record", RerankerError)
         return cls(**values)
 
     def __post_init__(self) -> None:
