@@ -1,6 +1,5 @@
 """Builds that are killed, resumed, refused or sharded; hybrid folders; opening them (cases P41 and P46)."""
 
-import fcntl
 import gzip
 import json
 import signal
@@ -16,10 +15,9 @@ import pytest
 from retriever_server.building.build import BuildOptions
 from retriever_server.building.chunks import Chunks, evenly_spaced
 from retriever_server.building.preflight import Limits
-from retriever_server.building.progress import Progress
 from retriever_server.corpus import Passage
 from retriever_server.encoders import RECORDS, EncoderRecord, open_encoder
-from retriever_server.errors import CorpusError, EncoderError, IndexRefused
+from retriever_server.errors import EncoderError, IndexRefused
 from retriever_server.index import OpenOptions, build_index, open_index, open_shard
 from retriever_server.manifest import read_manifest
 from retriever_server.vectors.record import VectorSettings
@@ -178,34 +176,6 @@ def test_a_damaged_chunk_is_refused_by_name(corpus, small, unfinished, tmp_path)
         build_index(corpus, small, tmp_path / "index", options=options(chunk_rows=16))
 
 
-def test_two_builds_do_not_share_a_workplace(corpus, tmp_path):
-    (tmp_path / "index.building").mkdir()
-    with open(tmp_path / "index.building" / "lock", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(IndexRefused, match=r"Another build is at work in .*index\.building; wait for it"):
-            build_index(corpus, "bm25", tmp_path / "index")
-    build_index(corpus, "bm25", tmp_path / "index")
-
-
-def test_a_folder_in_the_way_is_left_alone_even_by_restart(corpus, tmp_path):
-    way = tmp_path / "index.building"
-    way.mkdir()
-    (way / "thesis.txt").write_text("years of work")
-    for restart in (False, True):
-        with pytest.raises(IndexRefused, match=r"in the way and is not an unfinished build \(thesis\.txt\); move it"):
-            build_index(corpus, "bm25", tmp_path / "index", restart=restart)
-    assert (way / "thesis.txt").read_text() == "years of work"
-
-
-def test_an_old_index_moved_away_by_a_killed_build_comes_back(corpus, tmp_path):
-    build_index(corpus, "bm25", tmp_path / "index")
-    (tmp_path / "index.building").mkdir()
-    (tmp_path / "index").rename(tmp_path / "index.building" / "replaced")
-    with pytest.raises(CorpusError):
-        build_index(tmp_path / "none.jsonl", "bm25", tmp_path / "index", force=True)
-    assert open_index(tmp_path / "index")[1].count == 200
-
-
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
@@ -328,16 +298,3 @@ def test_an_embedder_is_added_to_an_index_without_encoder(corpus, small, tmp_pat
     encoder = open_index(tmp_path / "index", OpenOptions(embedder=small))[0].encoder
     assert encoder is not None
     assert encoder.record.dimension == 64
-
-
-def test_progress_tells_rate_and_time_to_go(monkeypatch):
-    clock = iter([0.0, 1.0, 6.0, 7.0, 12.0])
-    monkeypatch.setattr("retriever_server.building.progress.time.monotonic", lambda: next(clock))
-    told: list[str] = []
-    progress = Progress("encoded", 1000, "passages", told.append)
-    for done, made in ((100, 100), (400, 300), (500, 400), (1000, 900)):
-        progress(done, made)
-    assert told == [
-        "encoded 400 of 1,000 passages, 50 passages/s, 12 s to go",
-        "encoded 1,000 of 1,000 passages, 75 passages/s",
-    ]

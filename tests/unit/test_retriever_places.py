@@ -1,5 +1,6 @@
 """Where an index is built: behind links, on mount points, over others' work; what stays when a build is refused."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -65,6 +66,34 @@ def test_an_absent_model_is_known_before_the_corpus_is_read(corpus, tmp_path):
     with pytest.raises(EncoderError, match="'absent' cannot be loaded"):
         build_index(corpus, f"bm25+{record}", tmp_path / "index", options=QUIET)
     assert not (tmp_path / "index.building").exists()
+
+
+def test_two_builds_do_not_share_a_workplace(corpus, tmp_path):
+    (tmp_path / "index.building").mkdir()
+    with open(tmp_path / "index.building" / "lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(IndexRefused, match=r"Another build is at work in .*index\.building; wait for it"):
+            build_index(corpus, "bm25", tmp_path / "index", options=QUIET)
+    build_index(corpus, "bm25", tmp_path / "index", options=QUIET)
+
+
+def test_a_folder_in_the_way_is_left_alone_even_by_restart(corpus, tmp_path):
+    way = tmp_path / "index.building"
+    way.mkdir()
+    (way / "thesis.txt").write_text("years of work")
+    for restart in (False, True):
+        with pytest.raises(IndexRefused, match=r"in the way and is not an unfinished build \(thesis\.txt\); move it"):
+            build_index(corpus, "bm25", tmp_path / "index", restart=restart)
+    assert (way / "thesis.txt").read_text() == "years of work"
+
+
+def test_an_old_index_moved_away_by_a_killed_build_comes_back(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index", options=QUIET)
+    (tmp_path / "index.building").mkdir()
+    (tmp_path / "index").rename(tmp_path / "index.building" / "replaced")
+    with pytest.raises(CorpusError):
+        build_index(tmp_path / "none.jsonl", "bm25", tmp_path / "index", force=True)
+    assert open_index(tmp_path / "index")[1].count == 400
 
 
 def test_what_a_killed_build_has_done_stays_when_its_corpus_is_away_for_a_while(corpus, tmp_path, monkeypatch):
