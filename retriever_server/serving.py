@@ -22,7 +22,6 @@ from waitress.task import ErrorTask, WSGITask
 
 from retriever_server.app import SENTENCES, ServerSettings, service_of
 from retriever_server.errors import RetrieverServerError
-from retriever_server.service import SPARE_THREADS
 
 CONNECTIONS = 2000  # idle keep-alive connections count; waitress's default of 100 would stall larger rollouts
 OTHER_FILES = 100  # descriptors beside connections: the index, large bodies and answers, libraries
@@ -196,7 +195,7 @@ def _listen(app: Flask, claimed: socket.socket, settings: ServerSettings) -> Any
     server = create_server(
         app,
         sockets=[claimed],
-        threads=settings.max_pending + SPARE_THREADS,
+        threads=service_of(app).http_threads,
         connection_limit=_connections(),
         # the application refuses a somewhat larger body in JSON; far larger ones end here, unread
         max_request_body_size=2 * settings.max_body_bytes,
