@@ -90,8 +90,9 @@ def load(source: Source, auto_class: str) -> Checkpoint:
         loader = getattr(transformers, auto_class)
         network = loader.from_pretrained(model, dtype=pick_dtype(source.dtype, device), **options)
     except Exception as error:  # what a damaged file raises is each library's own, a bare Exception among them
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise source.error(f"{source.what} cannot be loaded from '{model}': {first_line}") from error
+        said = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        what_to_do = "name a folder that holds it, or a hub id that can be reached"
+        raise source.error(f"{source.what} cannot be loaded from '{model}' ({said}); {what_to_do}.") from error
     return Checkpoint(network.to(device).eval(), tokenizer, device)
 
 

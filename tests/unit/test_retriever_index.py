@@ -3,6 +3,8 @@
 import gzip
 import json
 import os
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from retriever_server.backends.bm25 import BM25Backend, BM25Settings
 from retriever_server.canaries import check_canaries, choose_canaries
+from retriever_server.cli import main
 from retriever_server.corpus import Passage, read_corpus
 from retriever_server.errors import CorpusError, EncoderError, IndexRefused
 from retriever_server.index import build_index, open_index
@@ -155,6 +158,20 @@ def test_canaries_leave_out_passages_that_their_own_words_do_not_find():
     canaries, share = choose_canaries([BM25Backend.from_passages(twins)])
     assert canaries == [Canary(0, "a", "red fox"), Canary(2, "c", "blue hen")]
     assert share == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("option", [("--index", "ivf_pq"), ("--nlist", "4"), ("--hnsw-m", "8")])
+def test_options_of_vectors_are_refused_for_bm25(corpus, tmp_path, capsys, option):
+    assert main(["build", "--corpus", str(corpus), "--encoder", "bm25", "--out", str(tmp_path / "index"), *option]) == 2
+    assert "are for vectors, and --encoder bm25 has none" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_reader_that_closes_its_pipe_is_no_error(corpus, tmp_path):
+    build_index(corpus, "bm25", tmp_path / "index")
+    inspect = f"{sys.executable} -m retriever_server inspect --index {tmp_path / 'index'} --json"
+    done = subprocess.run(["bash", "-c", f"{inspect} | true"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_encoder_is_refused_before_anything_is_written(corpus, tmp_path):
