@@ -56,6 +56,7 @@ $(VENV)/demo.stamp: setup.py $(VENV)/torch.stamp
 $(VENV)/all.stamp: setup.py $(VENV)/torch.stamp
 	@echo "installing verl and what the tests need (two to three minutes)"
 	$(BIN)/python -m pip install --quiet -e '.[all]'
+	$(BIN)/python -m pip install --quiet -e '.[ray]'
 	@touch $@ $(VENV)/demo.stamp
 
 clean:
