@@ -5,15 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from http_servers import await_metric, await_that, metrics
 
 from retriever_server.index import build_index
 
@@ -84,26 +83,6 @@ def ask(http: httpx.Client, url: str, query: str = "red", **headers: str) -> htt
 def listens(url: str) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", int(url.rsplit(":", 1)[1]))) == 0
-
-
-def await_that(holds: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until, f"never: {what}"
-        time.sleep(0.01)
-
-
-def metrics(http: httpx.Client, url: str) -> dict[str, float]:
-    families = text_string_to_metric_families(http.get(f"{url}/metrics").text)
-    return {
-        sample.name + "".join(f" {value}" for _, value in sorted(sample.labels.items())): sample.value
-        for family in families
-        for sample in family.samples
-    }
-
-
-def await_metric(http: httpx.Client, url: str, name: str, value: float) -> None:
-    await_that(lambda: metrics(http, url).get(name) == value, f"{name} = {value}")
 
 
 def await_ready(http: httpx.Client, url: str) -> None:

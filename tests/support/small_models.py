@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")  # where it is absent, so are the tests that need these models
 transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
 
 
 def save_bert(folder: Path, words: Sequence[str]) -> Path:
@@ -18,4 +19,32 @@ def save_bert(folder: Path, words: Sequence[str]) -> Path:
     )
     transformers.BertModel(config).save_pretrained(folder)
     transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    return folder
+
+
+def save_qwen3(folder: Path, network: str, words: Sequence[str], seed: int, pad: str, **options: object) -> Path:
+    """Write a two-layer Qwen3 of the transformers class `network` and a word tokenizer into `folder`; returns it.
+
+    `padding_side` among `options` is the tokenizer's, the others are the configuration's.
+    """
+    side = options.pop("padding_side", "right")
+    vocabulary = {word: place for place, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token=pad, padding_side=side
+    ).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = transformers.Qwen3Config(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        **options,
+    )
+    getattr(transformers, network)(config).save_pretrained(folder)
     return folder

@@ -1,18 +1,16 @@
 """The retriever client against a scripted HTTP server: retries, deadlines, shapes (case P23), counters, proxies."""
 
 import asyncio
-import json
 import pickle
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from http_servers import JsonHandler, serving
 
 from verl_agentic.clients.retriever import Passage, RetrieverClient, RetrieverError
 
@@ -24,29 +22,13 @@ def scripted_server(*answers: tuple[int, object, dict[str, str]]) -> Iterator[tu
     """Answer the n-th request with the n-th (status, JSON or bytes, headers), the last one for ever after."""
     bodies: list[dict] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_POST(self):
-            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            status, payload, headers = answers[min(len(bodies), len(answers)) - 1]
-            content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-            self.send_response(status)
-            for name, value in (headers | {"Content-Length": str(len(content))}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
+            bodies.append(self.body())
+            self.answer(*answers[min(len(bodies), len(answers)) - 1])
 
-        def log_message(self, *_):
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", bodies
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as url:
+        yield url, bodies
 
 
 def ask(client: RetrieverClient, *queries: str, topk: int | None = None):

@@ -1,13 +1,11 @@
 """`embed` and `rerank` of the retriever client: what is sent, what is accepted, what is refused."""
 
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from http_servers import JsonHandler, serving
 
 from verl_agentic.clients.errors import RetrieverError
 from verl_agentic.clients.responses import Ranked
@@ -19,29 +17,13 @@ def answering(*answers: tuple[int, object]) -> Iterator[tuple[RetrieverClient, l
     """A client of a server that gives each answer (status, JSON) once, the last one for ever; and what was asked."""
     asked: list[tuple[str, object, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.path, body, self.headers["X-Deadline-Ms"]))
-            status, payload = answers[min(len(asked), len(answers)) - 1]
-            content = json.dumps(payload).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            asked.append((self.path, self.body(), self.headers["X-Deadline-Ms"]))
+            self.answer(*answers[min(len(asked), len(answers)) - 1])
 
-        def log_message(self, *_):
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield RetrieverClient(f"http://127.0.0.1:{server.server_address[1]}", timeout_s=2.5), asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as url:
+        yield RetrieverClient(url, timeout_s=2.5), asked
 
 
 def test_embed_sends_kind_and_returns_float32():

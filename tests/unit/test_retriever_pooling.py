@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_models import save_bert
+from small_models import save_bert, save_qwen3
 
 from retriever_server.encoders import EncoderRecord, encode_passages, encode_queries, find_record, open_encoder
 from retriever_server.errors import EncoderError
@@ -26,26 +26,9 @@ def bert(tmp_path_factory):
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
     """A folder with a randomly initialised two-layer Qwen3 and a word tokenizer that ends no text by itself."""
+    words = ["<|endoftext|>", "[UNK]", *WORDS[5:]]
     folder = tmp_path_factory.mktemp("decoder")
-    vocabulary = {"<|endoftext|>": 0, "[UNK]": 1} | {word: 2 + place for place, word in enumerate(WORDS[5:])}
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="[UNK]", pad_token="<|endoftext|>", padding_side="left"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=64,
-    )
-    transformers.Qwen3Model(config).save_pretrained(folder)
-    return folder
+    return save_qwen3(folder, "Qwen3Model", words, seed=0, pad="<|endoftext|>", padding_side="left")
 
 
 def bert_record(folder, **changes) -> EncoderRecord:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_models import save_qwen3
 
 from retriever_server.errors import RerankerError
 from retriever_server.rerankers import RERANKERS, RerankerRecord, find_reranker, open_reranker
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "fox", "blue", "hen", "sleeps", "in", "den", "?"]
 REQUESTS = [
@@ -45,29 +45,9 @@ def cross_encoder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory):
     """A folder with a randomly initialised Qwen3 language model whose vocabulary has yes and no."""
+    words = ["[UNK]", "yes", "no", "Query", "Document", "Answer", ":", *WORDS[5:]]
     folder = tmp_path_factory.mktemp("language")
-    names = ["[UNK]", "yes", "no", "Query", "Document", "Answer", ":", *WORDS[5:]]
-    words = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: place for place, word in enumerate(names)}, unk_token="[UNK]")
-    )
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[UNK]").save_pretrained(
-        folder
-    )
-    torch.manual_seed(1)
-    config = transformers.Qwen3Config(
-        vocab_size=len(names),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
-    transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_qwen3(folder, "Qwen3ForCausalLM", words, seed=1, pad="[UNK]", initializer_range=0.5)
 
 
 def cross_record(folder, **changes) -> RerankerRecord:

@@ -1,13 +1,11 @@
 """The check of retrievers before a run: canaries, speed, servers of another make."""
 
-import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from http_servers import JsonHandler, serving
 
 from verl_agentic.clients.errors import RetrieverError
 from verl_agentic.clients.retriever import RetrieverClient
@@ -21,12 +19,12 @@ def server(info: object, delay_s: float = 0.0, refusals: int = 0) -> Iterator[tu
     asked: list[str] = []
     left = [refusals]
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(JsonHandler):
         def do_GET(self):
             self.answer(404 if info is None else 200, {} if info is None else info)
 
         def do_POST(self):
-            queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
+            queries = self.body()["queries"]
             asked.extend(queries)
             time.sleep(delay_s)
             if queries != ["ready"] and left[0]:
@@ -36,25 +34,8 @@ def server(info: object, delay_s: float = 0.0, refusals: int = 0) -> Iterator[tu
             found = [{"document": {"id": PASSAGES.get(query, "x"), "contents": "t"}, "score": 1.0} for query in queries]
             self.answer(200, {"result": [[document] for document in found]})
 
-        def answer(self, status, payload):
-            content = json.dumps(payload).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            """Print nothing."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{http.server_address[1]}", asked
-    finally:
-        http.shutdown()
-        thread.join()
-        http.server_close()
+    with serving(Handler) as url:
+        yield url, asked
 
 
 def canaries(**ids: str) -> dict[str, object]:
