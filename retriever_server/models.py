@@ -12,7 +12,7 @@ from retriever_server.adapters import EmbedRequest, RerankRequest, render_rerank
 from retriever_server.backends.base import Backend
 from retriever_server.encoders import encode_passages, encode_queries
 from retriever_server.errors import NotOffered, SearchError
-from retriever_server.service import Service, encoder_of, reranker_of
+from retriever_server.service import Service
 
 PORTION = 32  # texts or documents a call, so that the searches of others run in between
 
@@ -43,14 +43,14 @@ def _call(service: Service, calls: Sequence[Callable[[Backend], Any]], deadline_
 
 
 def _encode(backend: Backend, texts: Sequence[str], kind: str) -> Any:
-    encoder = encoder_of(backend)
+    encoder = backend.encoder
     if encoder is None:
         raise NotOffered("This server has no encoder; start it with `serve --embedder NAME` for /embed.")
     return (encode_queries if kind == "query" else encode_passages)(encoder, texts), encoder.record.id
 
 
 def _score(backend: Backend, query: str, documents: Sequence[str]) -> Any:
-    reranker = reranker_of(backend)
+    reranker = backend.reranker
     if reranker is None:
         raise NotOffered("This server has no reranker; start it with `serve --reranker NAME` for /rerank.")
     return np.asarray(reranker.score(query, documents), dtype=np.float32)

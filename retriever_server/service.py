@@ -107,7 +107,7 @@ class Service:
         _log.info("reloaded", extra={"fields": {"passages": manifest.count, "generation": self._info["generation"]}})
 
     def _describe(self, backend: Backend, manifest: Manifest | None, generation: int) -> dict[str, Any]:
-        settings, encoder, reranker = self.settings, encoder_of(backend), reranker_of(backend)
+        settings, encoder, reranker = self.settings, backend.encoder, backend.reranker
         return {
             "kind": backend.kind,
             "settings": backend.settings(),
@@ -127,16 +127,6 @@ class Service:
             "generation": generation,
             **_describe_manifest(manifest),
         }
-
-
-def encoder_of(backend: Backend) -> Any:
-    """Return the encoder that `/embed` uses, or None."""
-    return getattr(backend, "encoder", None)
-
-
-def reranker_of(backend: Backend) -> Any:
-    """Return the reranker that `/rerank` uses, or None."""
-    return getattr(backend, "reranker", None)
 
 
 def _shown_canaries(backend: Backend, manifest: Manifest | None) -> list[dict[str, str]]:

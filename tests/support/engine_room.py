@@ -18,7 +18,7 @@ class Gated:
     """A real index whose searches wait for `gate` and are noted in `searches`."""
 
     kind = "gated"
-    encoder = None
+    encoder = reranker = None
     settings = save = None
 
     def __init__(self, passages=PASSAGES, concurrency=1) -> None:
