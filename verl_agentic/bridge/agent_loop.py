@@ -14,6 +14,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.faults import PROGRAM, report_fault
+from verl_agentic.bridge.judging import judge_metrics, judgements, make_judge
 from verl_agentic.bridge.output import row_outputs
 from verl_agentic.bridge.prompts import PromptPack, load_pack
 from verl_agentic.bridge.settings import Settings, load_settings
@@ -22,10 +23,12 @@ from verl_agentic.clients.errors import RetrieverError
 from verl_agentic.clients.retriever import RetrieverClient
 from verl_agentic.core.environment import Passage
 from verl_agentic.core.items import question_and_golds
+from verl_agentic.core.judging import Judge
 from verl_agentic.core.method import Method
 from verl_agentic.core.outcomes import InfraFault, InfraFaultError
 from verl_agentic.core.queries import QueryLog
 from verl_agentic.core.seeds import request_seed
+from verl_agentic.core.statistics import session_statistics
 from verl_agentic.core.trajectory import check_episode
 
 
@@ -38,6 +41,7 @@ class _Workplace:
     retriever: RetrieverClient
     pack: PromptPack
     engine: TurnEngine
+    judge: Judge | None
 
 
 _workplaces: dict[tuple[int, str], _Workplace] = {}
@@ -57,8 +61,10 @@ def _workplace(config: DictConfig, method: Method, codec: TokenizerCodec) -> _Wo
             deadline_s=settings.retriever.deadline_s,
             retries=settings.retriever.retries,
         )
-        engine = TurnEngine(codec, method.grammar, pack, settings.budget)
-        _workplaces[key] = _Workplace(config, settings, retriever, pack, engine)
+        grammar = method.grammar.without(settings.actions_off)
+        engine = TurnEngine(codec, grammar, pack, settings.budget, settings.forgery_ends)
+        judge = make_judge(settings, method)
+        _workplaces[key] = _Workplace(config, settings, retriever, pack, engine, judge)
     return _workplaces[key]
 
 
@@ -165,12 +171,22 @@ class MethodAgentLoop(AgentLoopBase):
         retrieval = Retrieval(place.retriever)
         environment = self.method.environment(retrieval, partial(render_passages, place.pack))
         episode = await place.engine.run(question, generation, environment)
-        score = self.method.score(episode, golds, settings.reward)
+        answers = await judgements(place.judge, self.method, episode, golds, settings)
+        score = self.method.score(episode, golds, settings.reward, answers)
         if settings.assert_tokens:
             check_episode(episode, score.rewards, generation.sampled)
-        extra = {**generation.extra_fields, "sampled": generation.sampled if settings.assert_tokens else None}
+        extra = {
+            **generation.extra_fields,
+            "sampled": generation.sampled if settings.assert_tokens else None,
+            "judge": place.judge.name if place.judge else None,
+        }
         timing = {"generate_sequences": generation.seconds, "tool_calls": retrieval.seconds}
-        return row_outputs(episode, score, timing, extra, {"duplicate_queries": float(retrieval.log.duplicates)})
+        metrics = {
+            "duplicate_queries": float(retrieval.log.duplicates),
+            **session_statistics(episode, self.method.grammar),
+            **judge_metrics(answers),
+        }
+        return row_outputs(episode, score, timing, extra, metrics)
 
     @staticmethod
     def _seed_of(settings: Settings, row: Mapping[str, Any], question: str) -> Any:

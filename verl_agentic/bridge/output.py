@@ -50,10 +50,18 @@ def row_outputs(
             reward_score=total(score.rewards),
             num_turns=2 * len(episode.turns),
             metrics=AgentLoopMetrics(**timing),
-            extra_fields={**extra, **_describe(episode, {**metrics, **score.metrics})},
+            extra_fields={**extra, **_describe(episode, {**metrics, **score.metrics}), **_credit(score, number)},
         )
-        for row, rewards in zip(episode.rows, score.rewards, strict=True)
+        for number, (row, rewards) in enumerate(zip(episode.rows, score.rewards, strict=True))
     ]
+
+
+def _credit(score: Score, row: int) -> dict[str, Any]:
+    """What credit and selection read of a row: the session's outcome, and the process rewards on this row."""
+    return {
+        "outcome_reward": total(score.rewards) if score.outcome is None else score.outcome,
+        "spans": [(span.start, span.end, span.value, span.kind) for span in score.spans if span.row == row],
+    }
 
 
 def _describe(episode: Episode, metrics: dict[str, float]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from verl_agentic.core.environment import Passage
@@ -19,6 +20,8 @@ class PromptPack:
         passage: one passage; `{rank}` from 1, `{title}`, `{text}`, `{contents}`.
         observation: what is appended after a retrieval; `{passages}`, the passages joined by `passage_separator`.
         correction: appended after an invalid turn that is given another chance.
+        notices: what is appended instead where there is a file `notice.NAME.txt`: NAME is a fault code
+            (`nested_tag`), or what an environment calls an edit that it cannot do.
         last_turn: appended after the observation of the last allowed action.
         passage_separator: file `passage_separator.txt`; a newline where the file is missing.
     """
@@ -29,6 +32,11 @@ class PromptPack:
     correction: str
     last_turn: str
     passage_separator: str = "\n"
+    notices: Mapping[str, str] = field(default_factory=dict)
+
+    def notice(self, name: str) -> str:
+        """The text that tells the policy that its turn was wrong by `name`: the notice, or the general correction."""
+        return self.notices.get(name, self.correction)
 
     def render_passage(self, rank: int, passage: Passage) -> str:
         return self.passage.format(rank=rank, title=passage.title, text=passage.text, contents=passage.contents)
@@ -57,14 +65,21 @@ def load_pack(root: Path, name: str) -> PromptPack:
         known = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         raise ValueError(f"agentic.prompts: no prompt pack {name!r}{did_you_mean(name, known)} (available: {known})")
     texts = {}
-    for key in (f.name for f in fields(PromptPack)):
+    for key in (f.name for f in fields(PromptPack) if f.name != "notices"):
         path = folder / f"{key}.txt"
         if path.is_file():
-            texts[key] = path.read_text(encoding="utf-8").removesuffix("\n")
+            texts[key] = _read(path)
             _check(path, key, texts[key])
         elif key != "passage_separator":
             raise ValueError(f"the prompt pack lacks the file {path}")
-    return PromptPack(**texts)
+    return PromptPack(
+        **texts, notices={path.stem.removeprefix("notice."): _read(path) for path in folder.glob("notice.*.txt")}
+    )
+
+
+def _read(path: Path) -> str:
+    """The text of a template file; its own final newline is not part of it."""
+    return path.read_text(encoding="utf-8").removesuffix("\n")
 
 
 def _check(path: Path, key: str, text: str) -> None:

@@ -13,6 +13,7 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from verl_agentic.bridge.codec import TokenizerCodec
+from verl_agentic.bridge.judging import judgements, make_judge
 from verl_agentic.bridge.settings import load_settings
 from verl_agentic.core.items import question_and_golds
 from verl_agentic.core.replay import episode_from_response
@@ -29,6 +30,7 @@ class AgenticRewardManager(RewardManagerBase):
         self.settings = load_settings(config)
         self.method = load_method(self.settings.method)
         self.method.check_knobs(self.settings.reward)
+        self.judge = make_judge(self.settings, self.method)
         self.codec = TokenizerCodec(tokenizer)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
@@ -45,5 +47,6 @@ class AgenticRewardManager(RewardManagerBase):
         question, golds = question_and_golds(item.non_tensor_batch)
         visible = ids[:-1] if ids and ids[-1] in self.codec.eos_ids else ids
         episode = episode_from_response(question, self.codec.decode(visible), ids, self.method.grammar)
-        score = self.method.score(episode, golds, self.settings.reward)
+        answers = await judgements(self.judge, self.method, episode, golds, self.settings)
+        score = self.method.score(episode, golds, self.settings.reward, answers)
         return {"reward_score": total(score.rewards), "reward_extra_info": score.metrics}

@@ -27,6 +27,45 @@ class RetrieverSettings:
 
 
 @dataclass(frozen=True)
+class JudgeSettings:
+    """Who judges and how it is asked; the fields of `agentic.judge`."""
+
+    scorer: str
+    url: str
+    model: str
+    timeout_s: float
+    deadline_s: float
+    retries: int
+    concurrency: int
+    cache_size: int
+    temperature: float
+    top_p: float
+    max_tokens: int
+    on_missing: str
+    max_missing_share: float
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CreditSettings:
+    """How rewards become advantages; the fields of `agentic.credit`."""
+
+    name: str
+    process_coefficient: float
+
+
+@dataclass(frozen=True)
+class SelectionSettings:
+    """Which sessions of a step are trained; the fields of `agentic.selection`."""
+
+    rule: str
+    fraction: float
+    k: float
+    quantile: float
+    drop_zero_variance: bool
+
+
+@dataclass(frozen=True)
 class Settings:
     """The fields of `agentic`, with the token limits that verl's own configuration sets."""
 
@@ -38,7 +77,12 @@ class Settings:
     demo_dir: str
     retriever: RetrieverSettings
     budget: Budget
+    actions_off: tuple[str, ...]
+    forgery_ends: bool
     reward: Mapping[str, Any]
+    judge: JudgeSettings
+    credit: CreditSettings
+    selection: SelectionSettings
 
 
 def default_agentic(method: str) -> DictConfig:
@@ -120,4 +164,10 @@ def _build(agentic: DictConfig, config: DictConfig) -> Settings:
         raise ValueError("agentic.retriever.urls is empty; give at least one retriever server")
     rollout = config.actor_rollout_ref.rollout
     budget = Budget(**plain.pop("budget"), prompt_tokens=rollout.prompt_length, response_tokens=rollout.response_length)
-    return Settings(**plain, retriever=RetrieverSettings(**retriever), budget=budget)
+    parts: dict[str, Any] = {
+        "judge": JudgeSettings(**plain.pop("judge")),
+        "credit": CreditSettings(**plain.pop("credit")),
+        "selection": SelectionSettings(**plain.pop("selection")),
+        "actions_off": tuple(plain.pop("actions_off")),
+    }
+    return Settings(**plain, **parts, retriever=RetrieverSettings(**retriever), budget=budget)

@@ -8,16 +8,16 @@ same engine runs under verl's agent loop, under a scripted model by hand, and un
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.prompts import PromptPack
 from verl_agentic.core.budget import Budget
-from verl_agentic.core.environment import Environment, Finish, Observe, Passage
+from verl_agentic.core.environment import Environment, Finish, Observe, Passage, Proceed, Reject, Rewrite
 from verl_agentic.core.generation import Sample, Sampler
-from verl_agentic.core.grammar import Grammar, Parsed
+from verl_agentic.core.grammar import Action, Grammar, Parsed
 from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, Ok, Outcome
-from verl_agentic.core.trajectory import Episode, RowBuilder, Turn
+from verl_agentic.core.trajectory import Episode, Row, RowBuilder, Turn
 
 # A model that repeats closing tags without an action would else be asked again after each of them.
 MAX_CALLS_PER_TURN = 8
@@ -25,9 +25,16 @@ MAX_CALLS_PER_TURN = 8
 
 @dataclass
 class _State:
-    """The mutable part of an episode in progress."""
+    """The mutable part of an episode in progress.
+
+    `units` holds the ids of each executed action with its observation: what a rewritten context is made of.
+    """
 
     row: RowBuilder
+    base: tuple[int, ...]
+    rows: list[Row] = field(default_factory=list)
+    units: list[list[int]] = field(default_factory=list)
+    rejected: int = 0
     actions: Counter[str] = field(default_factory=Counter)
     corrections: int = 0
     passages: list[tuple[str, ...]] = field(default_factory=list)
@@ -36,7 +43,7 @@ class _State:
 
     @property
     def used_actions(self) -> int:
-        return sum(self.actions.values())
+        return sum(self.actions.values()) + self.rejected
 
 
 class TurnEngine:
@@ -47,13 +54,22 @@ class TurnEngine:
         grammar: the method's tags.
         pack: the method's texts.
         budget: the limits of one trajectory.
+        forgery_ends: whether a turn in which the policy wrote an observation or a role marker ends the trajectory; else
+            it is corrected like any invalid turn.
     """
 
-    def __init__(self, codec: TokenizerCodec, grammar: Grammar, pack: PromptPack, budget: Budget):
+    def __init__(
+        self,
+        codec: TokenizerCodec,
+        grammar: Grammar,
+        pack: PromptPack,
+        budget: Budget,
+        forgery_ends: bool = True,
+    ):
         self.codec, self.grammar, self.pack, self.budget = codec, grammar, pack, budget
+        self._forgery_ends = forgery_ends
         stop_ids = codec.single_ids(grammar.stop_strings)
         closings = {codec.decode([i]) for i in stop_ids}
-        self._correction, self._correction_turn = codec.encode(pack.correction), codec.next_user_turn(pack.correction)
         self._stop = {
             "stop_token_ids": [*stop_ids, *sorted(codec.eos_ids)],
             "stop": [s for s in grammar.stop_strings if s not in closings],
@@ -66,7 +82,8 @@ class TurnEngine:
         Raises:
             InfraFaultError: the retriever or the rollout failed, or the question does not fit the prompt budget.
         """
-        state = _State(row=RowBuilder(prompt_ids=self.prompt_ids(question)))
+        base = self.prompt_ids(question)
+        state = _State(row=RowBuilder(prompt_ids=base), base=tuple(base))
         while state.outcome is None:
             parsed = await self._turn(state, sample)
             if parsed.action is None:
@@ -75,7 +92,7 @@ class TurnEngine:
                 await self._act(state, parsed, environment)
         return Episode(
             question=question,
-            rows=(state.row.freeze(),),
+            rows=(*state.rows, state.row.freeze()),
             outcome=state.outcome,
             prediction=state.prediction,
             actions=dict(state.actions),
@@ -159,15 +176,22 @@ class TurnEngine:
     def _invalid(self, state: _State, parsed: Parsed) -> None:
         """A turn without an action: one corrective message while there are any left, else the end."""
         assert parsed.fault is not None
-        forged = parsed.fault is FaultCode.FORGED_MARKUP
-        # A turn that the policy closed is answered by a user message; one that was cut goes on in place.
-        closed = state.row.response_ids[-1] in self.codec.eos_ids
-        correction = self._correction_turn if closed else self._correction
-        if forged or state.corrections >= self.budget.max_corrections or not self._fits(state, correction):
+        ends = self._forgery_ends and parsed.fault is FaultCode.FORGED_MARKUP
+        correction = self._notice_ids(state, parsed.fault.value)
+        if ends or state.corrections >= self.budget.max_corrections or not self._fits(state, correction):
             state.outcome = ModelFault(parsed.fault)
             return
         state.corrections += 1
         state.row.append_environment(correction)
+
+    def _notice_ids(self, state: _State, name: str) -> list[int]:
+        """Ids that tell the policy what was wrong with its last turn.
+
+        A turn that the policy closed is answered by a user message; one that was cut goes on in place.
+        """
+        text = self.pack.notice(name)
+        closed = state.row.response_ids[-1] in self.codec.eos_ids
+        return self.codec.next_user_turn(text) if closed else self.codec.encode(text)
 
     async def _act(self, state: _State, parsed: Parsed, environment: Environment) -> None:
         action = parsed.action
@@ -175,23 +199,52 @@ class TurnEngine:
         if not action.tag.terminal and state.used_actions >= self.budget.max_actions:
             state.outcome = ModelFault(FaultCode.LIMIT_EXCEEDED)
             return
-        match await environment.apply(action):
+        effect = await environment.apply(action)
+        state.row.turns[-1] = replace(state.row.turns[-1], effect=effect)
+        match effect:
             case Finish(prediction):
                 state.prediction, state.outcome = prediction, Ok()
-            case Observe() as effect:
-                state.actions[action.tag.name] += 1
-                self._observe(state, effect)
+            case Observe():
+                self._execute(state, action)
+                state.passages.append(effect.passage_ids)
+                self._tell(state, self.observation_ids(effect))
+            case Proceed():
+                self._execute(state, action)
+                self._tell(state, [])
+            case Rewrite(kept):
+                self._execute(state, action)
+                self._rewrite(state, kept)
+            case Reject(fault, notice):
+                state.rejected += 1
+                state.row.turns[-1] = replace(state.row.turns[-1], action=None, fault=fault)
+                self._tell(state, self._notice_ids(state, notice), of_action=False)
 
-    def _observe(self, state: _State, effect: Observe) -> None:
-        """Append an observation, or end the trajectory where no turn would fit after it."""
-        state.passages.append(effect.passage_ids)
-        ids = self.observation_ids(effect)
+    def _execute(self, state: _State, action: Action) -> None:
+        turn = state.row.turns[-1]
+        state.actions[action.tag.name] += 1
+        state.units.append(state.row.response_ids[turn.start : turn.end])
+
+    def _tell(self, state: _State, ids: list[int], of_action: bool = True) -> None:
+        """Append what the environment says, or end the trajectory where no turn would fit after it."""
+        if of_action:
+            state.units[-1].extend(ids)
         if state.used_actions >= self.budget.max_actions:
             ids = ids + self.codec.encode(self.pack.last_turn)
         if not self._fits(state, ids):
             state.outcome = ModelFault(FaultCode.BUDGET_EXHAUSTED)
             return
         state.row.append_environment(ids)
+
+    def _rewrite(self, state: _State, kept: tuple[int, ...]) -> None:
+        """Go on in a new row, whose prompt is the first one and the kept actions, id by id as they were."""
+        prompt = [*state.base, *(token for number in kept for token in state.units[number])]
+        if state.used_actions >= self.budget.max_actions:
+            prompt += self.codec.encode(self.pack.last_turn)
+        if len(prompt) > self.budget.prompt_tokens:
+            state.outcome = ModelFault(FaultCode.BUDGET_EXHAUSTED)
+            return
+        state.rows.append(state.row.freeze())
+        state.row = RowBuilder(prompt_ids=prompt)
 
     def observation_ids(self, effect: Observe) -> list[int]:
         """Ids of an observation: passages cut to the token budget, its closing tag always kept."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from verl_agentic.core.grammar import Action
+from verl_agentic.core.outcomes import FaultCode
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,40 @@ class Finish:
     prediction: str
 
 
-Effect = Observe | Finish
+@dataclass(frozen=True)
+class Proceed:
+    """The action changes nothing that the policy has to be told: its next turn follows at once."""
+
+
+@dataclass(frozen=True)
+class Reject:
+    """The action cannot be done: nothing has changed, the policy is told why, and the session goes on.
+
+    Attributes:
+        fault: what is counted.
+        notice: name of the pack's text that tells the policy.
+    """
+
+    fault: FaultCode
+    notice: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """The action edits the context: what follows sees the prompt and only these earlier actions.
+
+    Attributes:
+        kept: numbers of executed actions of this session, from 0, in the order in which they are to stand; each stands
+            with its observation. The editing action has a number too, and is kept like any other.
+        before, after: the memory's entries as texts before and after the edit, for whoever judges it.
+    """
+
+    kept: tuple[int, ...]
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+Effect = Observe | Finish | Proceed | Reject | Rewrite
 
 Search = Callable[[str], Awaitable[list[Passage]]]
 """Asks the retriever one query; raises `InfraFaultError` where the retriever fails."""

@@ -13,10 +13,12 @@ again. Rules, in this order:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from verl_agentic.core.outcomes import FaultCode
+from verl_agentic.core.suggest import did_you_mean
 
 _MARKUP = re.compile(r"</?[A-Za-z_]\w*>")
 
@@ -90,6 +92,17 @@ class Grammar:
             raise ValueError(f"a grammar needs distinct tag names, got {names}")
         if not any(a.terminal for a in self.actions):
             raise ValueError(f"a grammar needs a terminal action, got {[a.name for a in self.actions]}")
+
+    def without(self, names: Collection[str]) -> Grammar:
+        """This grammar less the actions `names`, whose tags are plain text then.
+
+        Raises:
+            ValueError: a name is no action of this grammar, or no terminal action would be left.
+        """
+        known = [a.name for a in self.actions]
+        if unknown := sorted(set(names) - set(known)):
+            raise ValueError(f"unknown action {unknown[0]!r}{did_you_mean(unknown[0], known)} (available: {known})")
+        return replace(self, actions=tuple(a for a in self.actions if a.name not in names))
 
     @property
     def stop_strings(self) -> list[str]:

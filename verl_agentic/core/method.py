@@ -9,7 +9,9 @@ from typing import Any
 
 from verl_agentic.core.environment import Environment, Search
 from verl_agentic.core.grammar import Grammar
+from verl_agentic.core.judging import Ask, Judgement
 from verl_agentic.core.rewards import RowRewards
+from verl_agentic.core.spans import SpanReward
 from verl_agentic.core.trajectory import Episode
 
 Render = Callable[[list], Any]
@@ -20,12 +22,17 @@ class Score:
     """The reward of an episode.
 
     Attributes:
-        rewards: per row, per response token.
+        rewards: per row, per response token: what verl's own estimators read.
         metrics: scalars logged for each session, the same keys in every sample; "acc" is the headline.
+        outcome: the session's outcome reward, for credit and selection over the sessions of a question; None is the sum
+            of `rewards`.
+        spans: the credited process rewards, for credit by spans.
     """
 
     rewards: RowRewards
     metrics: dict[str, float]
+    outcome: float | None = None
+    spans: tuple[SpanReward, ...] = ()
 
     def __post_init__(self) -> None:
         if "reward" in self.metrics:
@@ -34,17 +41,30 @@ class Score:
             raise ValueError(f"a score's metrics must be floats in every sample, got {wrong}")
 
 
-ScoreFunction = Callable[[Episode, Sequence[str], Mapping[str, Any]], Score]
-"""(episode, gold aliases, the recipe's `agentic.reward` knobs) -> Score; pure, deterministic."""
+ScoreFunction = Callable[[Episode, Sequence[str], Mapping[str, Any], Sequence[Judgement]], Score]
+"""(episode, gold aliases, the recipe's `agentic.reward` knobs, judgements of its asks) -> Score; pure."""
+
+AskFunction = Callable[[Episode, Sequence[str], Mapping[str, Any]], Sequence[Ask]]
+"""(episode, gold aliases, knobs) -> what the judge is asked about the episode; pure, deterministic."""
 
 
 def any_knobs(knobs: Mapping[str, Any]) -> None:
     """Accepts every value of `agentic.reward`: for methods without a check of their own."""
 
 
+def no_asks(episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any]) -> Sequence[Ask]:
+    """For methods without a judge."""
+    return ()
+
+
+def no_kinds(knobs: Mapping[str, Any]) -> Sequence[str]:
+    """For methods without a judge."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Method:
-    """A method with one growing context.
+    """A method of one policy whose context grows, or is edited.
 
     Args:
         name: its folder and recipe name.
@@ -53,6 +73,9 @@ class Method:
         environment: makes the environment of one episode from the retriever and the pack's renderer of passages.
         score: the scoring function, used by the agent loop and by the reward manager alike.
         check_knobs: raises ValueError, in one sentence, where the values of `agentic.reward` make no sense.
+        asks: what the judge is asked about an episode; its judgements go to `score`.
+        judged_kinds: the kinds of ask that given knobs lead to; where there are any, a judge must be configured.
+        judge_prompts: folder of the judge's prompts, one file KIND.txt for each kind of ask.
     """
 
     name: str
@@ -61,3 +84,6 @@ class Method:
     environment: Callable[[Search, Render], Environment]
     score: ScoreFunction
     check_knobs: Callable[[Mapping[str, Any]], None] = any_knobs
+    asks: AskFunction = no_asks
+    judged_kinds: Callable[[Mapping[str, Any]], Sequence[str]] = no_kinds
+    judge_prompts: Path | None = None

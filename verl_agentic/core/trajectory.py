@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+from verl_agentic.core.environment import Effect
 from verl_agentic.core.grammar import Action
 from verl_agentic.core.outcomes import FaultCode, Outcome
 
@@ -29,6 +30,7 @@ class Turn:
         action, fault: what the parser found; exactly one is set.
         dropped_tokens: sampled tokens after the completed action, neither kept nor trained.
         tags_seen: markup outside the thinking, executed or not.
+        effect: what executing the action did; None where there was nothing to execute.
     """
 
     start: int
@@ -38,6 +40,7 @@ class Turn:
     fault: FaultCode | None
     dropped_tokens: int
     tags_seen: int = 0
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True)

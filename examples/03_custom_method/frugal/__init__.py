@@ -10,6 +10,7 @@ from typing import Any
 from verl_agentic.core.answers import exact_match
 from verl_agentic.core.environment import Effect, Finish, Search
 from verl_agentic.core.grammar import Action, ActionTag, Grammar
+from verl_agentic.core.judging import Judgement
 from verl_agentic.core.method import Method, Render, Score
 from verl_agentic.core.rewards import outcome_rewards
 from verl_agentic.core.trajectory import Episode
@@ -27,7 +28,9 @@ class Environment:
         return self._render(await self._search(action.body))
 
 
-def score(episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any]) -> Score:
+def score(
+    episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any], judgements: Sequence[Judgement] = ()
+) -> Score:
     """Exact match less `knobs["price"]` a search, on the last token the policy wrote."""
     em = exact_match(episode.prediction or "", golds)
     searches = float(episode.actions.get("search", 0))

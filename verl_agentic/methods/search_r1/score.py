@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_agentic.core.answers import cover_match, exact_match, f1_score
+from verl_agentic.core.judging import Judgement
 from verl_agentic.core.method import Score
 from verl_agentic.core.outcomes import FaultCode, ModelFault
 from verl_agentic.core.rewards import outcome_rewards
@@ -33,7 +34,9 @@ def check_knobs(knobs: Mapping[str, Any]) -> None:
         )
 
 
-def score(episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any]) -> Score:
+def score(
+    episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any], judgements: Sequence[Judgement] = ()
+) -> Score:
     """Score one episode (Search-R1, section 3.4, eq. 4: r = EM(a_pred, a_gold)).
 
     Args:
@@ -41,6 +44,7 @@ def score(episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any]) -> S
         golds: gold aliases; the best one counts.
         knobs: `metric` in {em, f1, cover}; `fault` and `forgery`, the rewards of a trajectory that ends in a model
             fault and of one whose policy forged markup (ours; the released code gives both 0).
+        judgements: none; no judge is asked.
 
     Returns:
         The outcome on the last trainable token, and the session's scalars: acc (the rewarded metric, 0 without an
