@@ -16,8 +16,7 @@ from functools import partial
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from small_tokenizers import CHATML, byte_level_tokenizer
 
 from verl_agentic.bridge.codec import TokenizerCodec, check_append_only
 from verl_agentic.bridge.prompts import PromptPack
@@ -30,10 +29,6 @@ from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, O
 from verl_agentic.core.trajectory import check_episode
 from verl_agentic.methods.search_r1 import METHOD
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{m['role']}}\n{{m['content']}}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 PACK = PromptPack(
     user="Question: {question}",
     passage="Doc {rank}: {contents}",
@@ -44,21 +39,6 @@ PACK = PromptPack(
 ROOMY = Budget(
     max_actions=2, max_corrections=1, turn_tokens=200, observation_tokens=120, prompt_tokens=200, response_tokens=1000
 )
-
-
-def byte_level_tokenizer(text: str) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on `text`, of the kind that real models use: tags are several tokens."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(
-        [text] * 30, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
-    )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    tokenizer.chat_template = CHATML
-    return tokenizer
 
 
 CODEC = TokenizerCodec(
