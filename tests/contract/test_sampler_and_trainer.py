@@ -150,7 +150,7 @@ def test_a_stock_trainer_is_told_nothing(tq):
 
 
 def row(**changes):
-    from verl_agentic.bridge.trainer import TrainerRow
+    from verl_agentic.bridge.rows import TrainerRow
 
     extra = {"sampled": [1, 9, 2, 3], "turn_lengths": [(1, 1), (2, 0)], "reward_extra_info": {}}
     values = {
@@ -165,7 +165,7 @@ def row(**changes):
 
 
 def test_trained_tokens_are_the_sampled_ones_less_the_dropped_tails():
-    from verl_agentic.bridge.trainer import check_trained_is_sampled
+    from verl_agentic.bridge.rows import check_trained_is_sampled
 
     assert check_trained_is_sampled([row()]) == 3
     assert check_trained_is_sampled([row(extra={"sampled": None})]) == 0
@@ -182,14 +182,14 @@ def test_trained_tokens_are_the_sampled_ones_less_the_dropped_tails():
     ],
 )
 def test_the_trainer_refuses_tokens_that_were_not_sampled(changes, message):
-    from verl_agentic.bridge.trainer import check_trained_is_sampled
+    from verl_agentic.bridge.rows import check_trained_is_sampled
 
     with pytest.raises(TokenTruthError, match=message):
         check_trained_is_sampled([row(**changes)])
 
 
 def test_session_metrics_are_means_over_sessions():
-    from verl_agentic.bridge.trainer import session_metrics
+    from verl_agentic.bridge.step_metrics import session_metrics
 
     rows = [
         row(extra={"reward_extra_info": {"em": 1.0}, "fault": None, "tags_seen": 2, "actions": {"search": 1}}),

@@ -12,6 +12,9 @@ from verl_agentic.core.outcomes import ModelFault
 from verl_agentic.core.rewards import total
 from verl_agentic.core.trajectory import Episode
 
+# verl's validation knows the reward of a session's last row only; by this name the trainer finds that of all rows.
+SESSION_REWARD = "session_reward"
+
 
 class RowOutput(AgentLoopOutput):
     """A row with a reward for each of its tokens.
@@ -40,6 +43,7 @@ def row_outputs(
         extra: fields for every row, the rollout's weight version among them.
         metrics: scalars of the session that are not the method's, logged beside those of the score.
     """
+    scalars = {**metrics, **score.metrics, SESSION_REWARD: total(score.rewards)}
     return [
         RowOutput(
             prompt_ids=list(row.prompt_ids),
@@ -50,7 +54,7 @@ def row_outputs(
             reward_score=total(score.rewards),
             num_turns=2 * len(episode.turns),
             metrics=AgentLoopMetrics(**timing),
-            extra_fields={**extra, **_describe(episode, {**metrics, **score.metrics}), **_credit(score, number)},
+            extra_fields={**extra, **_describe(episode, scalars), **_credit(score, number)},
         )
         for number, (row, rewards) in enumerate(zip(episode.rows, score.rewards, strict=True))
     ]

@@ -1,131 +1,60 @@
-"""Trainer mode `agentic`: verl's synchronous trainer with a look at every row before the advantages are computed.
+"""Trainer mode `agentic`: verl's synchronous trainer with credit and selection over whole sessions.
 
-With nothing added it computes what the mode `sync` computes.
+Where verl has just sampled a step, every row is read and checked, advantages are computed over all sessions, and
+the sessions that selection leaves out are taken from the queue, before any log-probability is computed. A step is not
+refilled: it trains on fewer rows, in the recipe's number of optimizer steps, filled up with rows that are masked.
+
+With `agentic.credit.name=verl` and nothing left out it computes what the mode `sync` computes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
+from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from verl_agentic.bridge.mini_batches import even_mini_batches, row_multiple
+from verl_agentic.bridge.output import SESSION_REWARD
+from verl_agentic.bridge.rows import (
+    TrainerRow,
+    by_session,
+    check_rewards_are_read,
+    check_trained_is_sampled,
+    read_rows,
+    session_of,
+)
 from verl_agentic.bridge.sampler import AgenticReplayBuffer
-from verl_agentic.core.trajectory import TokenTruthError, kept_tokens
+from verl_agentic.bridge.session_credit import credited_sessions, row_advantages, write_advantages
+from verl_agentic.bridge.step_metrics import log_prob_differences, missing_judgements, session_metrics
+from verl_agentic.bridge.trainer_state import load_state, save_state
+from verl_agentic.bridge.training_rules import HIERARCHICAL, check_training, trainer_settings
+from verl_agentic.core.selection import SelectionState, select, selection_metrics
 
 logger = logging.getLogger(__name__)
-
-# Share of a step's sessions that wrote tags of which none was an action, above which the log says so.
-TAG_ALARM = 0.5
-FIELDS = ["uid", "index", "responses", "response_mask", "rm_scores", "extra_fields"]
-
-
-@dataclass(frozen=True)
-class TrainerRow:
-    """One row as the trainer holds it.
-
-    Attributes:
-        key: `{uid}_{session}_{row}`.
-        uid: the group it belongs to.
-        index: the item's index in the data set.
-        responses, mask, rewards: per response token, of equal length.
-        extra: what the agent loop stored beside the tokens.
-    """
-
-    key: str
-    uid: str
-    index: int
-    responses: list[int]
-    mask: list[int]
-    rewards: list[float]
-    extra: dict[str, Any]
-
-    @property
-    def session(self) -> str:
-        """`{uid}_{session}`."""
-        return self.key.rsplit("_", 1)[0]
-
-
-def read_rows(batch: KVBatchMeta) -> list[TrainerRow]:
-    """Every row of a batch, padding left out."""
-    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=FIELDS)
-    columns = {name: [getattr(v, "data", v) for v in data[name]] for name in ("uid", "index", "extra_fields")}
-    tokens = {name: [r.tolist() for r in data[name].unbind()] for name in ("responses", "response_mask", "rm_scores")}
-    return [
-        TrainerRow(
-            key=key,
-            uid=str(columns["uid"][i]),
-            index=int(columns["index"][i]),
-            responses=tokens["responses"][i],
-            mask=tokens["response_mask"][i],
-            rewards=tokens["rm_scores"][i],
-            extra=columns["extra_fields"][i],
-        )
-        for i, key in enumerate(keys)
-    ]
-
-
-def check_trained_is_sampled(rows: list[TrainerRow]) -> int:
-    """Compare what is about to be trained with what generation returned, session by session.
-
-    Returns:
-        The count of trained tokens compared; 0 where `agentic.assert_tokens` is off.
-
-    Raises:
-        TokenTruthError: a session's trained tokens are not exactly its sampled ones less each turn's dropped tail, or a
-            reward lies on a token that is not trained.
-    """
-    sessions: dict[str, list[TrainerRow]] = defaultdict(list)
-    for row in rows:
-        sessions[row.session].append(row)
-    compared = 0
-    for session, own in sessions.items():
-        if own[0].extra.get("sampled") is None:
-            continue
-        kept = kept_tokens(own[0].extra["sampled"], own[0].extra["turn_lengths"])
-        trained = [t for row in own for t, m in zip(row.responses, row.mask, strict=True) if m]
-        if trained != kept:
-            raise TokenTruthError(
-                f"session {session}: its {len(trained)} trained tokens are not the {len(kept)} sampled"
-            )
-        if any(r and not m for row in own for r, m in zip(row.rewards, row.mask, strict=True)):
-            raise TokenTruthError(f"session {session}: a reward lies on a token that is not trained")
-        compared += len(trained)
-    return compared
-
-
-def largest_log_prob_difference(batch: KVBatchMeta) -> float:
-    """Largest absolute difference (nats) between rollout and training log-probability over a batch's trained tokens."""
-    fields = ["rollout_log_probs", "old_log_probs", "response_mask"]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-    rows = zip(*(data[name].unbind() for name in fields), strict=True)
-    return max(((a - b).abs() * mask).max().item() for a, b, mask in rows)
-
-
-def session_metrics(rows: list[TrainerRow]) -> dict[str, float]:
-    """Means over the sessions of a step: each scalar of the scoring function, fault codes, and the tag alarm."""
-    last = {row.session: row for row in rows}.values()
-    if not last:
-        return {}
-    sums: Counter[str] = Counter()
-    for row in last:
-        sums.update(row.extra.get("reward_extra_info", {}))
-        fault = row.extra.get("fault")
-        if fault:
-            sums[f"fault/{fault}"] += 1
-        sums["markup_without_action"] += bool(fault and row.extra["tags_seen"] and not row.extra["actions"])
-    return {f"agentic/{name}": value / len(last) for name, value in sums.items()}
 
 
 @register_trainer("agentic")
 class AgenticTrainer(PPOTrainerSync):
-    """verl's synchronous trainer with row-level access."""
+    """verl's synchronous trainer with session-level access.
+
+    Raises:
+        ValueError: credit or selection do not go with the rest of the configuration.
+    """
+
+    def __init__(self, config: DictConfig):
+        self._settings = trainer_settings(config)
+        self._rule = check_training(config, self._settings)
+        self._hierarchical = self._settings.credit.name == HIERARCHICAL
+        self._selection = SelectionState()
+        self._advantages: dict[str, list[float]] = {}
+        super().__init__(config)
 
     @property
     def trainer_mode(self) -> str:
@@ -136,22 +65,87 @@ class AgenticTrainer(PPOTrainerSync):
     def trainer_mode(self, value: str) -> None:
         """verl's constructor assigns the configured name; the answer stays `sync`."""
 
-    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **options: Any) -> KVBatchMeta:
+        """The first that verl calls with a step's rows: all of them are looked at, then some may be left out."""
         rows = read_rows(batch)
         metrics["agentic/rows"] = len(rows)
         metrics["agentic/tokens_compared"] = check_trained_is_sampled(rows)
         metrics.update(session_metrics(rows))
+        metrics.update(missing_judgements(rows, self._settings.judge.max_missing_share))
+        if self._hierarchical:
+            self._advantages = row_advantages(rows, self._settings.credit.process_coefficient)
+            batch = self._select(batch, rows, metrics)
+        else:
+            check_rewards_are_read(rows, self.config.algorithm.adv_estimator)
+        return super()._balance_batch(batch, metrics=metrics, **options)
+
+    def _select(self, batch: KVBatchMeta, rows: Sequence[TrainerRow], metrics: dict[str, Any]) -> KVBatchMeta:
+        """The batch of the kept sessions; the rows of the others leave the queue, which nothing else would clear."""
+        sessions = credited_sessions(rows)
+        groups, outcomes = [session.group for session in sessions], [session.outcome for session in sessions]
+        kept = select(self._rule, groups, outcomes)
+        self._selection = self._selection.after(groups, outcomes, kept)
+        found = {**selection_metrics(groups, outcomes, kept), **self._selection.shares()}
+        metrics.update({f"agentic/selection/{name}": value for name, value in found.items()})
+        names = list(by_session(rows))
+        trained = {names[i] for i in kept}
+        rejected = [key for key in batch.keys if session_of(key) not in trained]
+        if not rejected:
+            return batch
+        tq.kv_clear(keys=rejected, partition_id=batch.partition_id)
+        return batch.select_keys([key for key in batch.keys if session_of(key) in trained])
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        return row_multiple(self.config, dp_size, self.use_critic, self.parameter_sync_step)
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's own come first in any case: its rollout correction is part of them."""
         if self._has_both_log_probs():
-            metrics["agentic/log_prob_difference_max"] = largest_log_prob_difference(batch)
-        if metrics.get("agentic/markup_without_action", 0.0) > TAG_ALARM:
-            logger.warning("most sessions wrote tags and none was executed: is the prompt pack of another tag family?")
-        return super()._compute_advantage(batch, metrics)
+            metrics.update(log_prob_differences(batch))
+        batch = super()._compute_advantage(batch, metrics)
+        return write_advantages(batch, self._advantages) if self._hierarchical else batch
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        actor = self.config.actor_rollout_ref.actor
+        with even_mini_batches(self.config, actor, len(batch), self.parameter_sync_step):
+            return super()._update_actor(batch, metrics)
+
+    def _update_critic(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        with even_mini_batches(self.config, self.config.critic, len(batch), self.parameter_sync_step):
+            return super()._update_critic(batch, metrics)
+
+    def _save_checkpoint(self) -> None:
+        # Before verl's own, which ends by naming this checkpoint the latest.
+        save_state(self._checkpoint_folder(), self._selection)
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps:
+            self._selection = load_state(self._checkpoint_folder(resumed=True))
+
+    def _checkpoint_folder(self, resumed: bool = False) -> Path:
+        """Folder of the checkpoint of the present step, or of the one that was just resumed."""
+        trainer = self.config.trainer
+        if resumed and trainer.resume_mode == "resume_path":
+            return Path(trainer.resume_from_path)
+        return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _validate(self) -> dict[str, float]:
         metrics = super()._validate()
         if isinstance(self.replay_buffer, AgenticReplayBuffer):
             metrics["val-agentic/infra_faults"] = self.replay_buffer.take_validation_faults()
         return metrics
+
+    def _val_metrics_update(
+        self, data_sources: Any, sample_uids: Any, infos: dict[str, list], sample_turns: Any, **options: Any
+    ) -> dict[str, float]:
+        """verl counts a session once, but its reward is that of its last row; here it is that of the session."""
+        own = infos.pop(SESSION_REWARD, [])
+        for place, reward in enumerate(own):
+            if reward is not None:
+                infos["reward"][place] = reward
+        return super()._val_metrics_update(data_sources, sample_uids, infos, sample_turns, **options)
 
     def _has_both_log_probs(self) -> bool:
         correction = self.config.algorithm.get("rollout_correction") or {}

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from verl_agentic.core.rewards import RowRewards, zeros
 from verl_agentic.core.trajectory import Episode, Row
 
+# What is left of a cap after sums such as 0.1 + 0.1 + 0.1 of 0.3 is rounding, not credit.
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class SpanReward:
@@ -37,22 +40,41 @@ def policy_positions(row: Row, start: int = 0, end: int | None = None) -> list[i
 
 
 def capped(spans: Sequence[SpanReward], cap: float) -> list[SpanReward]:
-    """Credit rewards in time order until they sum to `cap` >= 0; what goes beyond is cut off.
+    """The credited rewards of a session whose positive ones may sum to `cap` at most.
 
-    Only positive rewards use up the cap; a penalty is credited in full.
+    Rewards are credited in time order. The one that crosses the cap is cut to what is left of it; those beyond, a
+    reward of 0 included, are not credited at all and are absent from the result, so that they neither earn anything
+    nor count in a mean. A penalty (a negative reward) uses up nothing and is credited in full wherever it stands.
+
+    Args:
+        spans: the rewards of one session, in time order.
+        cap: the largest sum of positive rewards, 0 or more.
+
+    Raises:
+        ValueError: the cap is negative.
     """
+    if cap < 0:
+        raise ValueError(f"a cap of process rewards must be 0 or more, got {cap}")
     left = cap
     credited = []
     for span in spans:
-        value = min(span.value, left)
-        left -= max(value, 0.0)
-        credited.append(replace(span, value=value))
+        if span.value < 0:
+            credited.append(span)
+        elif left > ROUNDING:
+            credited.append(replace(span, value=min(span.value, left)))
+            left -= credited[-1].value
     return credited
 
 
 def spread(episode: Episode, reward: float) -> RowRewards:
-    """`reward` in equal parts on every token that the policy wrote, over all rows; their sum is `reward`."""
+    """`reward` in equal parts on every token that the policy wrote, over all rows; their sum is `reward`.
+
+    Raises:
+        ValueError: the policy wrote no token, so that the reward would be lost.
+    """
     positions = [(index, i) for index, row in enumerate(episode.rows) for i in policy_positions(row)]
+    if not positions:
+        raise ValueError("a reward cannot be spread over a session in which the policy wrote nothing")
     rewards = [zeros(row) for row in episode.rows]
     for index, i in positions:
         rewards[index][i] = reward / len(positions)
