@@ -1,5 +1,6 @@
 # One-line aliases of documented commands. Every target makes the virtual environment it needs; a second run skips
-# what is unchanged. Options: PYTHON, VENV, TORCH (what pip is asked for as torch; README), DEMO_STEPS, DEMO_OUT, DEMO_ARGS.
+# what is unchanged. Options: PYTHON, VENV, TORCH (what pip is asked for as torch; README), DEMO_STEPS, DEMO_OUT, DEMO_ARGS,
+# BENCH_ARGS.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,6 +8,7 @@ TORCH ?= torch==2.13.0
 DEMO_STEPS ?= 30
 DEMO_OUT ?= runs/demo
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -34,6 +36,11 @@ lint: $(VENV)/all.stamp
 bench: $(VENV)/all.stamp
 	$(BIN)/python benchmarks/rollout.py --output benchmarks/results/rollout.json
 	$(BIN)/python benchmarks/import_cost.py
+
+# The training runs of a method on the demo world, e.g. `make bench-agentic_rag_r1`: hours on two cores; finished runs
+# are kept, so an interrupted one goes on. Writes benchmarks/results/METHOD_cpu.{json,png,html}.
+bench-%: $(VENV)/all.stamp
+	$(BIN)/python benchmarks/$*.py $(BENCH_ARGS)
 
 # Remembers what TORCH was, so that another choice installs anew.
 $(VENV)/torch.choice: FORCE

@@ -15,7 +15,7 @@ from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.cold_start import ColdStartConfig, train_cold_start
 from verl_agentic.demo.evaluate import asked_from_rows, evaluate
 from verl_agentic.demo.prepare import PrepareConfig, prepare
-from verl_agentic.demo.run import RunConfig
+from verl_agentic.demo.run import RECIPE, RunConfig
 from verl_agentic.demo.run import run as run_demo
 from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.splits import SplitSizes
@@ -45,15 +45,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     whole = commands.add_parser("run", help="everything, reinforcement learning by verl's own trainer included")
     _add_preparation(whole)
+    whole.add_argument("--recipe", default=RECIPE, help=f"a recipe for the CPU; {RECIPE}")
     whole.add_argument("--steps", type=int, default=30, help="RL steps of 16 prompts x 8 rollouts")
     whole.add_argument("--rl-seed", type=int, default=1, help="seed of the data order and of the rollouts")
     whole.add_argument("--started", type=float, default=time.time(), help="start of the clock, seconds since the epoch")
     whole.add_argument("overrides", nargs="*", help="further Hydra overrides for the trainer")
-    whole.set_defaults(run=_run)
+    whole.set_defaults(run=_run, method=PrepareConfig.method)  # the recipe names the cold start
     files = commands.add_parser(
         "prepare", help="make world, corpus, questions and cold start; unchanged parts are kept"
     )
     _add_preparation(files)
+    files.add_argument("--method", default=PrepareConfig.method)
     files.set_defaults(run=lambda options, line: prepare(_preparation(options), line))
     start = commands.add_parser("cold-start", help="train the cold start of a method into a folder")
     start.add_argument("--out", type=Path, required=True)
@@ -76,7 +78,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_preparation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder to write to")
-    parser.add_argument("--method", default="search_r1")
     parser.add_argument("--seed", type=int, default=0, help="seed of the world")
     parser.add_argument("--cold-start", choices=("build", "packaged"), default="build")
     parser.add_argument("--cold-start-steps", type=int, default=ColdStartConfig.steps)
@@ -108,7 +109,8 @@ def _preparation(options: argparse.Namespace) -> PrepareConfig:
 
 def _run(options: argparse.Namespace, line: Any) -> None:
     overrides = tuple(options.overrides)
-    run_demo(RunConfig(_preparation(options), options.steps, options.rl_seed, options.started, overrides), line)
+    told = (_preparation(options), options.steps, options.rl_seed, options.started, overrides, options.recipe)
+    run_demo(RunConfig(*told), line)
 
 
 def _cold_start(options: argparse.Namespace, line: Any) -> None:

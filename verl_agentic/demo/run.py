@@ -14,21 +14,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
 
 from retriever_server.backends.bm25 import BM25Settings
 from retriever_server.corpus import file_sha256
 from retriever_server.errors import IndexRefused
 from retriever_server.index import open_index
 from retriever_server.process import start_server
+from verl_agentic.data.files import replacing
 from verl_agentic.data.rows import read_rows
-from verl_agentic.demo.prepare import PrepareConfig, prepare
+from verl_agentic.demo.prepare import PrepareConfig, prepare, prepare_data
+from verl_agentic.demo.recipe import cold_start_of, compose_recipe, judge_of
 from verl_agentic.demo.summary import HEADLINE, LONG, summarize, table
 from verl_agentic.report.curves import draw, search_agent_panels
 from verl_agentic.report.metrics import read_log
 from verl_agentic.report.page import write_page
 
+RECIPE = "search_r1_cpu"
 VALIDATED = ("test", "test_3hop", "test_4hop")
 KINDS = (*HEADLINE, *LONG)
 Line = Callable[[str], None]
@@ -39,11 +45,13 @@ class RunConfig:
     """What `python -m verl_agentic.demo run` is told.
 
     Args:
-        prepare: what the demo's files are made from; everything is written under `prepare.out`.
+        prepare: what the demo's files are made from; they are written under `prepare.out`.
         steps: RL steps of 16 prompts x 8 rollouts.
         seed: seed of the data order and of the rollout's requests.
         started: when the clock of `total_seconds` began (seconds since the epoch).
         overrides: further Hydra overrides for the trainer.
+        recipe: a recipe for the CPU.
+        folder: what the run itself writes goes here; None: beside the demo's files.
     """
 
     prepare: PrepareConfig
@@ -51,10 +59,18 @@ class RunConfig:
     seed: int
     started: float
     overrides: tuple[str, ...] = ()
+    recipe: str = RECIPE
+    folder: Path | None = None
+
+    @property
+    def data(self) -> Path:
+        """Folder of the world, its questions and its cold starts."""
+        return self.prepare.out
 
     @property
     def out(self) -> Path:
-        return self.prepare.out
+        """Folder of what the run writes."""
+        return self.folder or self.prepare.out
 
 
 def run(config: RunConfig, line: Line = print) -> Path:
@@ -64,16 +80,36 @@ def run(config: RunConfig, line: Line = print) -> Path:
         ValueError, RuntimeError, RetrieverServerError: a part failed, in one sentence.
     """
     line("[1/5] world, questions and cold start")
-    prepare(config.prepare, line)
+    composed = compose_run(config)
+    prepare_start(config, composed, line)
     line("[2/5] retriever index")
-    index = build_index(config.out, line)
+    index = build_index(config.data, line)
     line("[3/5] retriever server")
     with start_server(index, log_path=config.out / "retriever.log") as server:
         line(f"serving {index} at {server.url}")
         line("[4/5] reinforcement learning")
         seconds = train(config, server.url, line)
     line("[5/5] figures")
-    return report(config, seconds, line)
+    return report(config, composed, seconds, line)
+
+
+def compose_run(config: RunConfig) -> DictConfig:
+    """What the run's command composes to.
+
+    Raises:
+        ValueError: the recipe or an override does not fit.
+    """
+    command = training_command(config, "http://127.0.0.1:PORT")
+    return compose_recipe(config.recipe, command[command.index(f"+recipe={config.recipe}") + 1 :])
+
+
+def prepare_start(config: RunConfig, composed: DictConfig, line: Line) -> None:
+    """World, questions, and the checkpoint that the recipe starts from where it is one of the demo's cold starts."""
+    name = cold_start_of(composed)
+    if name is None:
+        prepare_data(config.prepare, line)
+    else:
+        prepare(replace(config.prepare, method=name), line)
 
 
 def build_index(out: Path, line: Line) -> Path:
@@ -105,10 +141,10 @@ def _is_index_of(index: Path, corpus: Path) -> bool:
 
 def training_command(config: RunConfig, url: str) -> list[str]:
     """verl's own command with our recipe, as a user would type it."""
-    files = ",".join(str(config.out / f"{name}.parquet") for name in VALIDATED)
+    files = ",".join(str(config.data / f"{name}.parquet") for name in VALIDATED)
     return [
-        *("python", "-m", "verl.trainer.main_ppo", "+recipe=search_r1_cpu"),
-        f"agentic.demo_dir={config.out}",
+        *("python", "-m", "verl.trainer.main_ppo", f"+recipe={config.recipe}"),
+        f"agentic.demo_dir={config.data}",
         f"agentic.retriever.urls=[{url}]",
         f"agentic.seed={config.seed}",
         f"data.seed={config.seed}",
@@ -169,7 +205,8 @@ def progress(text: str, steps: int, line: Line) -> None:
     values = dict(re.findall(r"(\S+?):(?:np\.\w+\()?(-?[\d.]+(?:e-?\d+)?)", found.group(2)))
     shown = {"agentic/acc": "EM {:.2f}", "agentic/searches": "searches {:.2f}", "timing_s/step": "{:.1f} s"}
     parts = [form.format(float(values[name])) for name, form in shown.items() if name in values]
-    line(f"step {found.group(1)}/{steps}  " + "  ".join(parts))
+    if parts:
+        line(f"step {found.group(1)}/{steps}  " + "  ".join(parts))
 
 
 def _last_error(log: Path) -> str:
@@ -177,28 +214,47 @@ def _last_error(log: Path) -> str:
     return lines[-1][:300] if lines else f"see {log}"
 
 
-def report(config: RunConfig, rl_seconds: float, line: Line) -> Path:
+def validated_counts(data: Path) -> dict[str, int]:
+    """How many questions of each kind the runs over a demo's files validate."""
+    kinds = [row["extra_info"]["kind"] for name in VALIDATED for row in read_rows(data / f"{name}.parquet")]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds), key=KINDS.index)}
+
+
+def write_summary(config: RunConfig, composed: DictConfig, rl_seconds: float) -> dict[str, Any]:
+    """Read the run's log and write summary.json; returns its content."""
+    log = read_log(config.out / "metrics.jsonl")
+    found = summarize(log, validated_counts(config.data), rl_seconds, time.time() - config.started)
+    about = {"recipe": config.recipe, "seed": config.seed, "judge": judge_of(composed)}
+    summary = {**found, **about}
+    with replacing(config.out / "summary.json") as partial:
+        partial.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary
+
+
+def report(config: RunConfig, composed: DictConfig, rl_seconds: float, line: Line) -> Path:
     """Write summary.json, curves.png and report.html; print the table and where to look next."""
     out = config.out
-    log = read_log(out / "metrics.jsonl")
-    kinds = [row["extra_info"]["kind"] for name in VALIDATED for row in read_rows(out / f"{name}.parquet")]
-    counts = {kind: kinds.count(kind) for kind in sorted(set(kinds), key=KINDS.index)}
-    summary = summarize(log, counts, rl_seconds, time.time() - config.started)
-    summary["seed"] = config.seed
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    sources = {kind: f"demo_{kind}" for kind in sorted(set(kinds), key=KINDS.index)}
-    draw(search_agent_panels(log, sources), out / "curves.png", f"search_r1_cpu, seed {config.seed}")
+    summary = write_summary(config, composed, rl_seconds)
+    sources = {kind: f"demo_{kind}" for kind in validated_counts(config.data)}
+    panels = search_agent_panels(read_log(out / "metrics.jsonl"), sources)
+    draw(panels, out / "curves.png", f"{config.recipe}, seed {config.seed}")
     text = table(summary)
     command = shlex.join(training_command(config, "http://127.0.0.1:PORT"))
     write_page(out / "report.html", "verl-agentic demo", command, text, out / "curves.png", summary)
     line("")
     line(text)
     line("(headline: 1hop, 2hop and comparison; 3hop and 4hop are reported apart)")
+    if summary["judge"]:
+        line(f"judge of the process rewards: {summary['judge']}")
     line(
         f"\n{summary['steps']} RL steps in {rl_seconds:.0f} s, start-up and validation included; "
         f"{summary['total_seconds']:.0f} s in all; {summary['infra_faults']} infrastructure faults; "
         f"{summary['tokens_compared']} trained tokens compared with the sampled ones; largest difference between "
-        f"rollout and training log-probability {summary['largest_log_prob_difference']:.1e}"
+        f"rollout and training log-probability {_scientific(summary['largest_log_prob_difference'])}"
     )
     line(f"Look next: {out / 'curves.png'}, {out / 'report.html'}, {out / 'summary.json'}, {out / 'train.log'}")
     return out / "summary.json"
+
+
+def _scientific(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1e}"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from verl_agentic.demo.evaluate import Figures
-from verl_agentic.report.metrics import LoggedStep, series, validated
+from verl_agentic.report.metrics import LoggedStep, not_finite, series, validated
 
 HEADLINE = ("1hop", "2hop", "comparison")
 LONG = ("3hop", "4hop")
+LOG_PROB_DIFFERENCE = "agentic/log_prob_difference_max"
+TRAINED = re.compile(r"agentic/(selection/.+|judge/.+|rows|context/.+|actions/.+)$")
 
 
 def figures_at(log: list[LoggedStep], counts: Mapping[str, int], last: bool) -> dict[str, Figures]:
@@ -48,6 +51,24 @@ def _mean(parts: list[Figures]) -> Figures:
     return Figures(total, **{n: sum(getattr(p, n) * p.count for p in parts) / total for n in names})
 
 
+def session_figures(log: list[LoggedStep], counts: Mapping[str, int], last: bool) -> dict[str, dict[str, float]]:
+    """Means over the sessions of the first or the last validation, per kind and for the `headline` mix.
+
+    `context/seen` and `context/unedited` (tokens of context a turn, as the policy saw it and had nothing been edited
+    away), `rows`, `actions/TAG`: those of them that the run logged of every kind.
+    """
+    names = sorted(set.intersection(*(_session_names(log, kind) for kind in counts)))
+    found = {k: {n: validated(log, f"demo_{k}", n)[-1 if last else 0][1] for n in names} for k in counts}
+    mixed = {kind: counts[kind] for kind in HEADLINE if kind in counts}
+    total = sum(mixed.values())
+    return {"headline": {n: sum(found[k][n] * count for k, count in mixed.items()) / total for n in names}, **found}
+
+
+def _session_names(log: list[LoggedStep], kind: str) -> set[str]:
+    pattern = re.compile(rf"val-aux/demo_{kind}/(context/\w+|rows|actions/[^/]+)/mean@1")
+    return {found.group(1) for record in log for name in record.data if (found := pattern.fullmatch(name))}
+
+
 def summarize(
     log: list[LoggedStep], counts: Mapping[str, int], rl_seconds: float, total_seconds: float
 ) -> dict[str, Any]:
@@ -60,6 +81,7 @@ def summarize(
         total_seconds: of everything, installation included where the Makefile started the clock.
     """
     before, after = (figures_at(log, counts, last) for last in (False, True))
+    sessions = {"before": session_figures(log, counts, False), "after": session_figures(log, counts, True)}
     steps = [record for record in log if record.step > 0]
     seconds = sorted(value for _, value in series(steps, "timing_s/step"))
     return {
@@ -75,12 +97,29 @@ def summarize(
             sum(v for name in ("agentic", "val-agentic") for _, v in series(log, f"{name}/infra_faults"))
         ),
         "tokens_compared": int(sum(value for _, value in series(steps, "agentic/tokens_compared"))),
-        "largest_log_prob_difference": max(
-            (value for _, value in series(steps, "agentic/log_prob_difference_max")), default=None
-        ),
-        "before": {kind: asdict(figures) for kind, figures in before.items()},
-        "after": {kind: asdict(figures) for kind, figures in after.items()},
+        "largest_log_prob_difference": max((value for _, value in series(steps, LOG_PROB_DIFFERENCE)), default=None),
+        "log_prob_differences": largest_by_name(steps, LOG_PROB_DIFFERENCE),
+        "training": training_means(steps),
+        "not_finite": not_finite(log),
+        "before": {kind: {**asdict(figures), **sessions["before"][kind]} for kind, figures in before.items()},
+        "after": {kind: {**asdict(figures), **sessions["after"][kind]} for kind, figures in after.items()},
     }
+
+
+def training_means(steps: list[LoggedStep]) -> dict[str, float]:
+    """Means over the steps of what the trainer logs of selection, judgements and rows, by name without `agentic/`."""
+    names = sorted({name for record in steps for name in record.data if TRAINED.match(name)})
+    return {name.removeprefix("agentic/"): _average([v for _, v in series(steps, name)]) for name in names}
+
+
+def largest_by_name(steps: list[LoggedStep], prefix: str) -> dict[str, float]:
+    """The largest value over the steps of each metric with a prefix, by the rest of its name."""
+    names = sorted({name for record in steps for name in record.data if name.startswith(prefix) and name != prefix})
+    return {name.removeprefix(prefix).strip("/_"): max(v for _, v in series(steps, name)) for name in names}
+
+
+def _average(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def table(summary: Mapping[str, Any]) -> str:

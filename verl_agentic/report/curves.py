@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from verl_agentic.report.metrics import LoggedStep, series, validated
@@ -39,17 +40,20 @@ def search_agent_panels(log: list[LoggedStep], sources: Mapping[str, str]) -> li
     ]
 
 
-def draw(panels: list[Panel], path: Path, title: str) -> None:
-    """Write the panels side by side as a PNG."""
+def draw(panels: list[Panel], path: Path, title: str, columns: int | None = None) -> None:
+    """Write the panels as a PNG: side by side, or in rows of `columns`."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(5.2 * len(panels), 4.8), layout="constrained", squeeze=False
-    )
-    for axis, panel in zip(axes[0], panels, strict=True):
+    columns = min(columns or len(panels), len(panels))
+    rows = ceil(len(panels) / columns)
+    size = (5.2 * columns, 4.8 * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for empty in axes.flat[len(panels) :]:
+        empty.set_axis_off()
+    for axis, panel in zip(axes.flat, panels, strict=False):
         for name, points in panel.lines.items():
             axis.plot(*_xy(points), label=name, linewidth=1.4)
         for name, points in panel.marked.items():
@@ -57,8 +61,8 @@ def draw(panels: list[Panel], path: Path, title: str) -> None:
         axis.set(title=panel.title, xlabel="step", ylabel=panel.label)
         axis.set_ylim(bottom=0.0)
         axis.grid(alpha=0.3)
-        # Below the axes, where no curve can be.
-        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
+        if axis.lines:  # below the axes, where no curve can be
+            axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=2, frameon=False)
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,21 @@ def read_log(path: Path) -> list[LoggedStep]:
 
 def series(log: list[LoggedStep], name: str) -> list[tuple[int, float]]:
     """(step, value) of one metric, wherever it was logged."""
-    return [(record.step, float(record.data[name])) for record in log if name in record.data]
+    return [(record.step, _number(record.data[name])) for record in log if name in record.data]
+
+
+def not_finite(log: list[LoggedStep]) -> list[str]:
+    """`step N: NAME` of every logged value that is no finite number; verl's file logger writes null for them."""
+    return [
+        f"step {record.step}: {name}"
+        for record in log
+        for name, value in record.data.items()
+        if not math.isfinite(_number(value))
+    ]
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
 
 
 def validated(log: list[LoggedStep], source: str, name: str) -> list[tuple[int, float]]:

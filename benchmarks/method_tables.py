@@ -1,0 +1,126 @@
+"""Tables of a method's results as markdown, from METHOD_cpu.json alone; pages of docs/ and the report show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def tables(record: Mapping[str, Any]) -> str:
+    """All tables of a method's results, with a sentence on what they are."""
+    parts = [about(record), compared(record), comparisons(record), not_compared(record)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def about(record: Mapping[str, Any]) -> str:
+    """When, with what and on what the runs were made."""
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    text = f"Measured on {record['date']} by `{record['command']}`; {versions}; {record['machine']['cores']} CPU cores."
+    if record["missing"]:
+        text += f" Still missing: {', '.join(record['missing'])}."
+    judges = sorted({run["judge"] for run in record["runs"] if run["judge"]})
+    return text + (f" Judge: `{'`, `'.join(judges)}`." if judges else "")
+
+
+def compared(record: Mapping[str, Any]) -> str:
+    """A line a kind of question and recipe: before and after training, mean of the seeds and each seed."""
+    head = "| questions | n | recipe | EM | F1 | searches | context per turn | the same unedited | rows |"
+    lines = [head, "|---" * 9 + "|"]
+    arms = record["derived"]["arms"]
+    for kind in next(iter(arms.values()))["kinds"] if arms else ():
+        for recipe, arm in arms.items():
+            own = arm["kinds"][kind]
+            names = ("em", "f1", "searches", "context/seen", "context/unedited", "rows")
+            cells = [_change(own[name], _digits(name)) if name in own else "" for name in names]
+            lines.append(f"| {kind} | {own['count']} | `{recipe}` | {' | '.join(cells)} |")
+    return "\n".join(lines) if arms else ""
+
+
+def _digits(name: str) -> int:
+    return {"em": 3, "f1": 3}.get(name, 1 if name.startswith("context") else 2)
+
+
+def _change(pair: Mapping[str, Any], digits: int) -> str:
+    seeds = ", ".join(f"{value:.{digits}f}" for value in pair["after"]["seeds"])
+    return f"{pair['before']['mean']:.{digits}f} → {pair['after']['mean']:.{digits}f} ({seeds})"
+
+
+def comparisons(record: Mapping[str, Any]) -> str:
+    """A line a comparison and kind: difference of EM with its interval and verdict, ratio of context lengths."""
+    found = record["derived"]["comparisons"]
+    if not found:
+        return ""
+    lines = [
+        record["derived"]["rule"],
+        "",
+        "| | against | questions | difference of EM | 95 % interval | EM | context of the same sessions unedited "
+        "| context of the other | shorter in every seed |",
+        "|---" * 9 + "|",
+    ]
+    for pair in found:
+        for kind, em in pair["em"].items():
+            low, high = em["interval"]
+            verdict = "separates" if em["separates"] else "does not separate"
+            cells = [f"{em['difference']:+.3f}", f"{low:+.3f} to {high:+.3f}", verdict, *_ratios(pair["context"][kind])]
+            lines.append(f"| `{pair['a']}` | `{pair['b']}` | {kind} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ratios(ratio: Mapping[str, Any] | None) -> list[str]:
+    if ratio is None:
+        return ["", "", ""]
+    return [
+        f"x {ratio['to_unedited']:.2f}",
+        f"x {ratio['to_b']:.2f}",
+        "yes" if ratio["shorter_in_every_seed"] else "no",
+    ]
+
+
+def not_compared(record: Mapping[str, Any]) -> str:
+    """A line each run: whether all it logged is finite, log-probability differences, selection, seconds."""
+    lines = [
+        "| run | steps | status | all numbers finite | log-prob difference: edited | unedited | kept share "
+        "| infrastructure faults | judgements missing | seconds a step |",
+        "|---" * 10 + "|",
+    ]
+    lines += [_line_of_run(run) for run in record["runs"]]
+    return "\n".join(lines) if record["runs"] else ""
+
+
+def _line_of_run(run: Mapping[str, Any]) -> str:
+    differences, training = run["log_prob_differences"], run["training"]
+    unedited = differences.get("unedited", run["largest_log_prob_difference"])
+    cells = [
+        str(run["steps"]),
+        run["status"],
+        "yes" if run["finite"] else "no",
+        _number(differences.get("edited"), ".1e"),
+        _number(unedited, ".1e"),
+        _number(training.get("selection/kept_share"), ".2f"),
+        str(run["infra_faults"]),
+        _number(training.get("judge/missing"), ".3f"),
+        _number(run["median_step_seconds"], ".1f"),
+    ]
+    return f"| `{run['name']}` | {' | '.join(cells)} |"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def actions(record: Mapping[str, Any], recipes: Sequence[str]) -> str:
+    """How often a session of the headline questions does each action after training, before in brackets."""
+    arms = {recipe: record["derived"]["arms"][recipe] for recipe in recipes if recipe in record["derived"]["arms"]}
+    tags = sorted({name for arm in arms.values() for name in arm["kinds"]["headline"] if name.startswith("actions/")})
+    if not tags:
+        return ""
+    lines = [f"| recipe | {' | '.join(tag.removeprefix('actions/') for tag in tags)} |", "|---" * (len(tags) + 1) + "|"]
+    for recipe, arm in arms.items():
+        own = arm["kinds"]["headline"]
+        cells = [_before(own[tag]) if tag in own else "" for tag in tags]
+        lines.append(f"| `{recipe}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _before(pair: Mapping[str, Any]) -> str:
+    return f"{pair['after']['mean']:.2f} ({pair['before']['mean']:.2f})"
