@@ -25,7 +25,7 @@ def optimizer_steps(config: DictConfig, role: DictConfig, parameter_sync_step: i
     return ceil(config.data.train_batch_size / parameter_sync_step / role.ppo_mini_batch_size)
 
 
-def row_multiple(config: DictConfig, ranks: int, critic: bool, parameter_sync_step: int = 1) -> int:
+def row_multiple(config: DictConfig, ranks: int, *, critic: bool, reference: bool, parameter_sync_step: int = 1) -> int:
     """The number of rows of a step must be a multiple of this.
 
     Every rank has equal mini-batches, and these whole micro-batches wherever their size is fixed.
@@ -33,7 +33,7 @@ def row_multiple(config: DictConfig, ranks: int, critic: bool, parameter_sync_st
     Args:
         config: verl's whole configuration.
         ranks: data-parallel size.
-        critic: whether there is one.
+        critic, reference: whether there is a critic, and a reference policy.
         parameter_sync_step: parts into which verl divides a step.
     """
     actor, rollout, ref = (config.actor_rollout_ref[name] for name in ("actor", "rollout", "ref"))
@@ -41,8 +41,9 @@ def row_multiple(config: DictConfig, ranks: int, critic: bool, parameter_sync_st
     sizes = [
         steps * _fixed(actor, "use_dynamic_bsz", "ppo_micro_batch_size_per_gpu"),
         _fixed(rollout, "log_prob_use_dynamic_bsz", "log_prob_micro_batch_size_per_gpu"),
-        _fixed(ref, "log_prob_use_dynamic_bsz", "log_prob_micro_batch_size_per_gpu"),
     ]
+    if reference:
+        sizes.append(_fixed(ref, "log_prob_use_dynamic_bsz", "log_prob_micro_batch_size_per_gpu"))
     if critic:
         steps = optimizer_steps(config, config.critic, parameter_sync_step)
         sizes.append(steps * _fixed(config.critic, "use_dynamic_bsz", "ppo_micro_batch_size_per_gpu"))

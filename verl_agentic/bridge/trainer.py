@@ -96,7 +96,13 @@ class AgenticTrainer(PPOTrainerSync):
         return batch.select_keys([key for key in batch.keys if session_of(key) in trained])
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        return row_multiple(self.config, dp_size, self.use_critic, self.parameter_sync_step)
+        return row_multiple(
+            self.config,
+            dp_size,
+            critic=self.use_critic,
+            reference=self.use_reference_policy,
+            parameter_sync_step=self.parameter_sync_step,
+        )
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's own come first in any case: its rollout correction is part of them."""

@@ -42,7 +42,8 @@ def token_span(ids: Sequence[int], decode: Decode, start: int, end: int) -> tupl
     # The token before reaches into the range, or ends within its first character (shown by a stand-in until complete).
     if settled(first) > start or len(decode(ids[:first])) > settled(first):
         first -= 1
-    return first, bisect_left(counts, end, key=settled)
+    # At the end of the text the bytes of a character that was never completed come along.
+    return first, len(ids) if end == len(text) else bisect_left(counts, end, key=settled)
 
 
 def _common(prefix: str, text: str) -> int:
