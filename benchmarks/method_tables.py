@@ -8,7 +8,7 @@ from typing import Any
 
 def tables(record: Mapping[str, Any]) -> str:
     """All tables of a method's results, with a sentence on what they are."""
-    parts = [about(record), compared(record), comparisons(record), not_compared(record)]
+    parts = [about(record), statements(record), compared(record), comparisons(record), all_runs(record)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -20,6 +20,33 @@ def about(record: Mapping[str, Any]) -> str:
         text += f" Still missing: {', '.join(record['missing'])}."
     judges = sorted({run["judge"] for run in record["runs"] if run["judge"]})
     return text + (f" Judge: `{'`, `'.join(judges)}`." if judges else "")
+
+
+def statements(record: Mapping[str, Any]) -> str:
+    """In plain words: what each comparison found on the headline questions, and for which kinds EM separates."""
+    arms = record["derived"]["arms"]
+    return "\n".join(_statement(pair, arms) for pair in record["derived"]["comparisons"])
+
+
+def _statement(pair: Mapping[str, Any], arms: Mapping[str, Any]) -> str:
+    a, b = (arms[pair[side]]["kinds"]["headline"] for side in ("a", "b"))
+    em, (low, high) = pair["em"]["headline"], pair["em"]["headline"]["interval"]
+    verdict = "separates" if em["separates"] else "does not separate at this scale"
+    kinds = [f"{kind} ({own['difference']:+.3f})" for kind, own in pair["em"].items() if own["separates"]]
+    text = (
+        f"- `{pair['a']}` against `{pair['b']}`, headline questions after training: EM {a['em']['after']['mean']:.3f} "
+        f"against {b['em']['after']['mean']:.3f}, difference {em['difference']:+.3f} (95 % interval {low:+.3f} to "
+        f"{high:+.3f}): {verdict}. EM separates for: {', '.join(kinds) or 'no kind of question'}."
+    )
+    ratio = pair["context"]["headline"]
+    if ratio is None:
+        return text
+    seen_a, seen_b = (own["context/seen"]["after"]["mean"] for own in (a, b))
+    shorter = "in every seed" if ratio["shorter_in_every_seed"] else "not in every seed"
+    return (
+        f"{text} Tokens of context a turn: {seen_a:.1f} against {seen_b:.1f} (x {ratio['to_b']:.2f}, shorter "
+        f"{shorter}); against the same sessions had nothing been edited away: x {ratio['to_unedited']:.2f}."
+    )
 
 
 def compared(record: Mapping[str, Any]) -> str:
@@ -76,7 +103,7 @@ def _ratios(ratio: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def not_compared(record: Mapping[str, Any]) -> str:
+def all_runs(record: Mapping[str, Any]) -> str:
     """A line each run: whether all it logged is finite, log-probability differences, selection, seconds."""
     lines = [
         "| run | steps | status | all numbers finite | log-prob difference: edited | unedited | kept share "
@@ -89,16 +116,16 @@ def not_compared(record: Mapping[str, Any]) -> str:
 
 def _line_of_run(run: Mapping[str, Any]) -> str:
     differences, training = run["log_prob_differences"], run["training"]
-    unedited = differences.get("unedited", run["largest_log_prob_difference"])
+    unedited = differences.get("unedited") if differences else run["largest_log_prob_difference"]
     cells = [
         str(run["steps"]),
         run["status"],
         "yes" if run["finite"] else "no",
         _number(differences.get("edited"), ".1e"),
         _number(unedited, ".1e"),
-        _number(training.get("selection/kept_share"), ".2f"),
+        _number(training.get("selection/kept_fraction"), ".2f"),
         str(run["infra_faults"]),
-        _number(training.get("judge/missing"), ".3f"),
+        _number(training.get("judge/missing_share"), ".3f"),
         _number(run["median_step_seconds"], ".1f"),
     ]
     return f"| `{run['name']}` | {' | '.join(cells)} |"

@@ -6,6 +6,7 @@
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -14,6 +15,12 @@ from retriever_server.encoders import RECORDS
 from retriever_server.rerankers import RERANKERS
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import method_tables  # noqa: E402
+
+# Methods whose page in docs/ shows what benchmarks/METHOD.py measured, and the recipes whose actions it lists.
+MEASURED = {"agentic_rag_r1": ("agentic_rag_r1_cpu", "agentic_rag_r1_no_memory_cpu")}
 SCHEMAS = ("base.yaml", "search_r1.yaml")
 
 
@@ -68,7 +75,23 @@ def documents() -> dict[Path, str]:
         documents[scale] = generated(scale.read_text(), "index_kinds", index_kinds_table(json.loads(kinds.read_text())))
     page, measured = ROOT / "docs" / "retriever.md", ROOT / "benchmarks" / "results" / "retriever.md"
     documents[page] = generated(page.read_text(), "retriever", measured.read_text().rstrip("\n"))
+    for method, recipes in MEASURED.items():
+        documents[ROOT / "docs" / f"{method}.md"] = method_page(method, recipes)
     return documents
+
+
+def method_page(method: str, recipes: tuple[str, ...]) -> str:
+    """A method's page with its measured tables, or the words that nothing is measured yet."""
+    text = (ROOT / "docs" / f"{method}.md").read_text()
+    results = ROOT / "benchmarks" / "results" / f"{method}_cpu.json"
+    if not results.is_file():
+        return generated(text, "results", "Not measured yet.")
+    record = json.loads(results.read_text())
+    parts = [method_tables.tables(record), "How often a session does each action, after training (before):"]
+    parts.append(method_tables.actions(record, recipes))
+    if results.with_suffix(".png").is_file():
+        parts.append(f"![curves of the compared runs](../benchmarks/results/{results.stem}.png)")
+    return generated(text, "results", "\n\n".join(parts))
 
 
 def index_kinds_table(record: dict) -> str:
@@ -216,7 +239,11 @@ def test_commands_in_the_documents_name_things_that_exist():
             assert (ROOT / script).is_file(), f"{document}: {line}"
         for target in re.findall(r"^make ([\w-]+)", line):
             seen += 1
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{document}: {line}"
+            benchmark = re.fullmatch(r"bench-(\w+)", target)
+            known = re.search(rf"^{target}:", makefile, re.MULTILINE)
+            assert known or (benchmark and (ROOT / "benchmarks" / f"{benchmark.group(1)}.py").is_file()), (
+                f"{document}: {line}"
+            )
         for recipe in re.findall(r"\+recipe(?:@_global_)?=(\w+)", line):
             seen += 1
             assert list(ROOT.glob(f"**/recipe/{recipe}.yaml")) or recipe == "NAME", f"{document}: {line}"

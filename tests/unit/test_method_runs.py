@@ -39,13 +39,13 @@ def trained(seconds, kept=0.7, difference=1e-6):
         "agentic/rows": 2.5,
         "agentic/tokens_compared": 10,
         "agentic/infra_faults": 0,
-        "agentic/selection/kept_share": kept,
-        "agentic/judge/missing": 0.0,
+        "agentic/selection/kept_fraction": kept,
+        "agentic/judge/missing_share": 0.0,
         "agentic/actions/search": 1.0,
         "agentic/context/seen": 50.0,
         "agentic/log_prob_difference_max": difference,
-        "agentic/log_prob_difference_max/edited": difference,
-        "agentic/log_prob_difference_max/unedited": difference / 2,
+        "agentic/log_prob_difference_max_edited": difference,
+        "agentic/log_prob_difference_max_unedited": difference / 2,
         "actor/entropy": 0.1,
     }
 
@@ -85,7 +85,7 @@ def test_figures_of_a_run_by_hand(tmp_path):
     assert before["context/unedited"] == pytest.approx(40.0)
     assert run["after"]["2hop"]["em"] == 0.8
     assert (run["after"]["2hop"]["rows"], run["after"]["2hop"]["actions/search"]) == (1.5, 2.0)
-    assert run["training"]["selection/kept_share"] == pytest.approx(0.65)  # mean of the steps
+    assert run["training"]["selection/kept_fraction"] == pytest.approx(0.65)  # mean of the steps
     assert run["training"]["rows"] == 2.5
     assert run["log_prob_differences"] == {"edited": 3e-6, "unedited": 1.5e-6}  # largest of the steps
     assert run["largest_log_prob_difference"] == 3e-6
@@ -182,6 +182,11 @@ def test_tables_and_pictures_of_the_runs(tmp_path, benchmark):
     assert "| headline | 40 | `a_cpu` | 0.400 → 0.800 (0.900, 0.700) |" in text
     assert "| `a_cpu` | `b_cpu` | headline | +0.700 |" in text
     assert "| separates | x 0.53 | x 0.70 | yes |" in text
+    words = method_tables.statements(record)
+    assert words.startswith("- `a_cpu` against `b_cpu`, headline questions after training: EM 0.800 against 0.100")
+    assert "separates. EM separates for: headline (+0.700), 1hop (+0.700), 2hop (+0.700)." in words
+    assert "Tokens of context a turn: 42.0 against 60.0 (x 0.70, shorter in every seed)" in words
+    assert words.endswith("against the same sessions had nothing been edited away: x 0.53.")
     assert "| `a_cpu-seed1` | 2 | compared | yes | 3.0e-06 | 1.5e-06 | 0.65 | 0 | 0.000 | 9.0 |" in text
     assert "| `a_cpu` | 2.00 (2.00) |" in method_tables.actions(record, ["a_cpu", "none_cpu"])
     method_runs.write_pictures(plan, done, tmp_path / "work", tmp_path / "m_cpu.json")
