@@ -8,6 +8,7 @@
 
 import json
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from small_tokenizers import byte_level_tokenizer
+from torchdata.stateful_dataloader import StatefulDataLoader
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
@@ -38,11 +40,17 @@ class Workers:
 
     def __init__(self, ranks=1):
         self._dispatch_info = {"actor": list(range(ranks))}
-        self.told = None
+        self.told = self.found = None
 
     def update_actor(self, batch):
         self.told = {"rows": len(batch), **batch.extra_info}
         return {"metrics": {"mfu": [0.0], "pg_loss": [0.0]}}
+
+    def save_checkpoint(self, folder, *_, **__):
+        self.found = {path.name for path in Path(folder).parent.iterdir()}
+
+    def load_checkpoint(self, **_):
+        pass
 
 
 @pytest.fixture
@@ -335,25 +343,44 @@ def test_what_does_not_go_together_is_refused_before_the_run_and_by_the_trainer(
         assert "\n" not in str(refused.value)
 
 
-def test_counters_survive_a_resume(tmp_path, trainer, caplog):
-    from verl_agentic.bridge.trainer_state import load_state, save_state
-
-    own = trainer(*HIERARCHICAL)
-    own.config.trainer.default_local_dir = str(tmp_path)
-    own.global_steps = 3
-    own._selection = SelectionState(steps=3, seen=24, kept=17, kept_zero_variance=2)
-    save_state(own._checkpoint_folder(), own._selection)
-    assert [path.name for path in (tmp_path / "global_step_3").iterdir()] == ["agentic.json"]
+def test_counters_survive_a_resume(tmp_path, trainer):
+    """verl's own checkpoint around ours: saved by one trainer, read by the next, found by itself or by its path."""
+    where = {"trainer": {"default_local_dir": str(tmp_path)}}
+    first = trainer(*HIERARCHICAL, **where)
+    first.train_dataloader = StatefulDataLoader([1, 2, 3])
+    first.global_steps = 3
+    first._selection = SelectionState(steps=3, seen=24, kept=17, kept_zero_variance=2)
+    first._save_checkpoint()
+    # ours is whole before verl names the checkpoint the latest
+    assert first.actor_rollout_wg.found == {"agentic.json"}
     assert json.loads((tmp_path / "global_step_3" / "agentic.json").read_text()) == {
         "version": 1,
         "selection": {"steps": 3, "seen": 24, "kept": 17, "kept_zero_variance": 2},
     }
-    assert load_state(own._checkpoint_folder(resumed=True)) == own._selection
-    own.config.trainer.resume_mode = "resume_path"
-    own.config.trainer.resume_from_path = str(tmp_path / "global_step_3")
-    assert own._checkpoint_folder(resumed=True) == tmp_path / "global_step_3"
-    assert load_state(tmp_path / "global_step_4") == SelectionState()
-    assert "the checkpoint has no" in caplog.text
+    for resume in ({"resume_mode": "auto"}, _from(tmp_path / "global_step_3")):
+        second = trainer(*HIERARCHICAL, trainer={**where["trainer"], **resume})
+        second.train_dataloader = StatefulDataLoader([1, 2, 3])
+        second._load_checkpoint()
+        assert (second.global_steps, second._selection) == (3, first._selection)
+
+
+def _from(folder):
+    return {"resume_mode": "resume_path", "resume_from_path": str(folder)}
+
+
+def test_a_checkpoint_without_counters_starts_them_anew_and_says_so(tmp_path, trainer, caplog):
+    (tmp_path / "global_step_4").mkdir()
+    own = trainer(*HIERARCHICAL, trainer=_from(tmp_path / "global_step_4"))
+    own._load_checkpoint()
+    assert (own.global_steps, own._selection) == (4, SelectionState())
+    assert "agentic.json: the counters of agentic.selection start from 0" in caplog.text
+
+
+def test_a_run_from_scratch_reads_nothing(tmp_path, trainer, caplog):
+    own = trainer(*HIERARCHICAL, trainer={"resume_mode": "auto", "default_local_dir": str(tmp_path)})
+    own._load_checkpoint()
+    assert own._selection == SelectionState()
+    assert "agentic.json" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -393,3 +420,15 @@ def test_validation_counts_a_session_once_with_the_reward_of_all_its_rows(tq, tr
     assert metrics["val-aux/demo/reward/mean@2"] == pytest.approx(0.45)
     assert metrics["val-agentic/infra_faults"] == 0
     assert left(tq) == {}
+
+
+def test_a_stock_configuration_gets_the_defaults():
+    """Mode `agentic` with nothing of ours in the configuration, or with a part of it."""
+    from verl_agentic.bridge.training_rules import check_training, trainer_settings
+
+    for overrides in ([], ["+agentic={credit:{name:verl}}"]):
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose("ppo_trainer", overrides=overrides)
+        settings = trainer_settings(config)
+        assert (settings.credit.name, settings.max_missing_share) == ("verl", 0.2)
+        assert check_training(config).keeps_all

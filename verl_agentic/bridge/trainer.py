@@ -50,7 +50,7 @@ class AgenticTrainer(PPOTrainerSync):
 
     def __init__(self, config: DictConfig):
         self._settings = trainer_settings(config)
-        self._rule = check_training(config, self._settings)
+        self._rule = check_training(config)
         self._hierarchical = self._settings.credit.name == HIERARCHICAL
         self._selection = SelectionState()
         self._advantages: dict[str, list[float]] = {}
@@ -71,7 +71,7 @@ class AgenticTrainer(PPOTrainerSync):
         metrics["agentic/rows"] = len(rows)
         metrics["agentic/tokens_compared"] = check_trained_is_sampled(rows)
         metrics.update(session_metrics(rows))
-        metrics.update(missing_judgements(rows, self._settings.judge.max_missing_share))
+        metrics.update(missing_judgements(rows, self._settings.max_missing_share))
         if self._hierarchical:
             self._advantages = row_advantages(rows, self._settings.credit.process_coefficient)
             batch = self._select(batch, rows, metrics)

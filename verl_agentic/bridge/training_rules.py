@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
+from dataclasses import dataclass
 
-from verl_agentic.bridge.settings import Settings, load_settings
+from omegaconf import DictConfig, OmegaConf
+
+from verl_agentic.bridge.settings import CreditSettings, SelectionSettings, check_keys, default_agentic
 from verl_agentic.core.selection import SelectionRule
 from verl_agentic.core.suggest import did_you_mean
 
@@ -12,14 +14,33 @@ VERL, HIERARCHICAL = "verl", "hierarchical"
 CREDITS = (VERL, HIERARCHICAL)
 
 
-def trainer_settings(config: DictConfig) -> Settings:
-    """`config.agentic` as the trainer reads it; the defaults where a stock configuration names no method."""
-    agentic = config.get("agentic")
-    named = agentic is not None and agentic.get("method")
-    return load_settings(config, None if named else str(config.actor_rollout_ref.rollout.agent.default_agent_loop))
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What the trainer reads of `config.agentic`; the rest is for the agent loops."""
+
+    credit: CreditSettings
+    selection: SelectionSettings
+    max_missing_share: float
 
 
-def check_training(config: DictConfig, settings: Settings) -> SelectionRule:
+def trainer_settings(config: DictConfig) -> TrainerSettings:
+    """The trainer's part of `config.agentic`; the defaults where a stock configuration has no such key.
+
+    Raises:
+        ValueError: an unknown key or a value of another type.
+    """
+    agentic = config.get("agentic") or OmegaConf.create()
+    defaults = default_agentic(str(agentic.get("method") or config.actor_rollout_ref.rollout.agent.default_agent_loop))
+    check_keys(agentic, defaults)
+    merged = OmegaConf.merge(defaults, agentic)
+    return TrainerSettings(
+        credit=CreditSettings(**merged.credit),
+        selection=SelectionSettings(**merged.selection),
+        max_missing_share=merged.judge.max_missing_share,
+    )
+
+
+def check_training(config: DictConfig) -> SelectionRule:
     """Refuse credit and selection that are unknown or do not go with the rest of the configuration.
 
     Returns:
@@ -28,6 +49,7 @@ def check_training(config: DictConfig, settings: Settings) -> SelectionRule:
     Raises:
         ValueError: one sentence that names the key.
     """
+    settings = trainer_settings(config)
     credit = settings.credit.name
     if credit not in CREDITS:
         raise ValueError(

@@ -104,7 +104,7 @@ def check_settings(config: DictConfig) -> None:
     method = load_method(settings.method)
     method.check_knobs(settings.reward)
     load_pack(method.prompts, settings.prompts)
-    check_training(config, settings)
+    check_training(config)
 
 
 def check_ray_slots(config: DictConfig) -> None:
