@@ -20,16 +20,19 @@ from verl_agentic.core.trajectory import TokenTruthError
 def store(tq):
     """Puts groups into the queue as verl's worker does, and empties the queue afterwards."""
 
-    def put(uid, index, sessions=(0, 1), status="finished", prompt=(1, 2), partition="train"):
+    def put(uid, index, sessions=(0, 1), status="finished", prompt=(1, 2), partition="train", later=()):
         tq.kv_batch_put(
             keys=[uid], partition_id=partition, tags=[{"is_prompt": True, "status": status, "global_steps": 1}]
         )
-        keys = [f"{uid}_{session}_0" for session in sessions]
+        prompts = [prompt, *later]
+        keys = [f"{uid}_{session}_{row}" for session in sessions for row in range(len(prompts))]
         if keys:
             fields = TensorDict(
                 {
                     "index": torch.tensor([index] * len(keys)),
-                    "prompts": torch.nested.as_nested_tensor([torch.tensor(prompt)] * len(keys), layout=torch.jagged),
+                    "prompts": torch.nested.as_nested_tensor(
+                        [torch.tensor(p) for p in prompts] * len(sessions), layout=torch.jagged
+                    ),
                 },
                 batch_size=len(keys),
             )
@@ -70,6 +73,17 @@ def test_rows_come_in_data_order(store):
     # equal indices (two data files that both count from 0) are told apart by their prompts
     assert batch.keys == ["mm_0_0", "mm_1_0", "zz_0_0", "zz_1_0", "aa_0_0", "aa_1_0"]
     assert (metrics["agentic/infra_faults"], metrics["agentic/dropped_groups"]) == (0, 0)
+
+
+def test_rows_of_a_session_stay_together_in_time_order(store):
+    """The prompts of later rows sort before, between and after the first ones."""
+    store("zz", 3, prompt=(5, 5), later=[(9, 9), (1, 1)])
+    store("aa", 3, sessions=(1, 0), prompt=(4, 4), later=[(6, 6)])
+    batch, _ = sampler().sample(1, "train", 2)
+    assert batch.keys == [
+        *("aa_0_0", "aa_0_1", "aa_1_0", "aa_1_1"),
+        *("zz_0_0", "zz_0_1", "zz_0_2", "zz_1_0", "zz_1_1", "zz_1_2"),
+    ]
 
 
 def test_p65_a_group_with_a_failed_session_is_dropped_whole_and_counted(store, tq):

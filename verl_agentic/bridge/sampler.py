@@ -15,6 +15,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from verl_agentic.bridge.faults import PROGRAM, take_faults
+from verl_agentic.bridge.rows import session_of
 
 logger = logging.getLogger(__name__)
 
@@ -113,13 +114,19 @@ class AgenticReplayBuffer(ReplayBuffer):
 
 
 def _in_data_order(batch: KVBatchMeta) -> KVBatchMeta:
-    """Rows by data set index, prompt, session and row, whatever the order in which they finished."""
+    """Rows by data set index, question, session and row, whatever the order in which they finished.
+
+    Two data files may both count from 0; their questions are told apart by the first prompt of a session, since those
+    of its later rows hold what was written before.
+    """
     if not batch.keys:
         return batch
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["index", "prompts"])
     indices = [int(getattr(index, "data", index)) for index in data["index"]]
     prompts = [prompt.tolist() for prompt in data["prompts"].unbind()]
-    places = list(zip(indices, prompts, map(_session_and_row, batch.keys), strict=True))
+    first = {session_of(key): prompt for key, prompt in zip(batch.keys, prompts, strict=True) if key.endswith("_0")}
+    questions = [first[session_of(key)] for key in batch.keys]
+    places = list(zip(indices, questions, map(_session_and_row, batch.keys), strict=True))
     batch.reorder(sorted(range(len(places)), key=places.__getitem__))
     return batch
 
