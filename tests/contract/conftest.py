@@ -20,3 +20,30 @@ def tq():
     yield transfer_queue
     transfer_queue.close()
     ray.shutdown()
+
+
+@pytest.fixture
+def queue(tq):
+    """The queue, emptied afterwards."""
+    yield tq
+    for partition, keys in (tq.kv_list() or {}).items():
+        if keys:
+            tq.kv_clear(keys=list(keys), partition_id=partition)
+
+
+@pytest.fixture
+def trainer():
+    """Makes a trainer of the mode `agentic` whose workers are scripted; its rows lie in `queue`."""
+
+    def make(*overrides, ranks=1, **settings):
+        from omegaconf import OmegaConf
+        from small_tokenizers import byte_level_tokenizer
+        from trainer_room import Workers, composed
+
+        from verl_agentic.bridge.trainer import AgenticTrainer
+
+        own = AgenticTrainer(OmegaConf.merge(composed(*overrides), settings))
+        own.tokenizer, own.actor_rollout_wg, own.global_steps = byte_level_tokenizer("a"), Workers(ranks), 1
+        return own
+
+    return make
