@@ -5,7 +5,7 @@ import json
 import pytest
 
 from verl_agentic.demo.prepare import PrepareConfig
-from verl_agentic.demo.run import RunConfig, progress, training_command
+from verl_agentic.demo.run import RunConfig, progress, train, training_command
 from verl_agentic.demo.summary import summarize, table
 from verl_agentic.report.curves import draw, search_agent_panels
 from verl_agentic.report.metrics import read_log, series, validated
@@ -125,3 +125,21 @@ def test_the_printed_command_is_verls_own(tmp_path):
     command = training_command(config, "http://127.0.0.1:1")
     assert command[:4] == ["python", "-m", "verl.trainer.main_ppo", "+recipe=search_r1_cpu"]
     assert {"agentic.seed=3", "data.seed=3", "trainer.total_training_steps=5", "a.b=1"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("verl-agentic: unknown metric 'bleu'", "unknown metric 'bleu'"),
+        ("verl-agentic: preflight passed (packages)", "see .*train.log"),
+        ("verl-agentic: preflight passed (packages)\nValueError: no", "ValueError: no"),
+        ("verl-agentic: a late word\nValueError: early", "ValueError: early"),
+    ],
+)
+def test_a_trainer_that_fails_is_quoted(tmp_path, monkeypatch, said, words):
+    """A real process in the trainer's place."""
+    script = f"import sys; print({said!r}); sys.exit(3)"
+    monkeypatch.setattr("verl_agentic.demo.run.training_command", lambda config, url: ["python", "-c", script])
+    config = RunConfig(PrepareConfig(out=tmp_path), steps=1, seed=1, started=0.0)
+    with pytest.raises(RuntimeError, match=f"ended with status 3; its last words: .*{words}"):
+        train(config, "http://127.0.0.1:1", lambda text: None)

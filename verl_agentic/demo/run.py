@@ -36,6 +36,7 @@ from verl_agentic.report.page import write_page
 
 RECIPE = "search_r1_cpu"
 VALIDATED = ("test", "test_3hop", "test_4hop")
+PASSED = "verl-agentic: preflight passed"
 KINDS = (*HEADLINE, *LONG)
 Line = Callable[[str], None]
 
@@ -210,8 +211,12 @@ def progress(text: str, steps: int, line: Line) -> None:
 
 
 def _last_error(log: Path) -> str:
-    lines = [text.strip() for text in log.read_text(encoding="utf-8").splitlines() if "Error" in text]
-    return lines[-1][:300] if lines else f"see {log}"
+    """The last error of the log, or the sentence with which the checks before the run refused it."""
+    text = log.read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines()]
+    errors = [line for line in lines if "Error" in line]
+    refusals = [] if PASSED in text else [line for line in lines if line.startswith("verl-agentic: ")]
+    return [f"see {log}", *refusals, *errors][-1][:300]
 
 
 def validated_counts(data: Path) -> dict[str, int]:
