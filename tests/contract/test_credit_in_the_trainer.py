@@ -64,7 +64,7 @@ def test_advantages_are_over_all_sessions_and_the_left_out_ones_leave_the_queue(
     # scores: u1 mean 1/2, variance 1/4: 0.5625 and 0.5; u2 0 and 0: the two sessions of u1 are kept, all their rows
     assert sorted(batch.keys) == ["u1_0_0", "u1_0_1", "u1_1_0"]
     assert sorted(left()["train"]) == ["u1_0_0", "u1_0_1", "u1_1_0"]
-    assert metrics["agentic/rows"] == 5
+    assert (metrics["agentic/step/rows"], metrics["agentic/step/rows_trained"]) == (5, 3)
     assert metrics["agentic/tokens_compared"] == 5 + 3 + 3 + 3
     assert metrics["agentic/acc"] == 0.25
     shown = {name.removeprefix("agentic/selection/"): v for name, v in metrics.items() if "/selection/" in name}

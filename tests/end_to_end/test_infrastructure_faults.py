@@ -65,7 +65,7 @@ def test_failed_groups_are_dropped_whole_and_counted(main_ppo, demo_files, fault
         rows = [row for row in run.rows if row["step"] == number]
         groups = {row["index"] for row in rows}
         assert len(groups) == 8 - step["agentic/dropped_groups"]
-        assert len(rows) == 8 * len(groups) == step["agentic/rows"]
+        assert len(rows) == 8 * len(groups) == step["agentic/step/rows"]
     assert "refused on purpose" in run.log
 
 

@@ -68,7 +68,7 @@ class AgenticTrainer(PPOTrainerSync):
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], **options: Any) -> KVBatchMeta:
         """The first that verl calls with a step's rows: all of them are looked at, then some may be left out."""
         rows = read_rows(batch)
-        metrics["agentic/rows"] = len(rows)
+        metrics["agentic/step/rows"] = len(rows)
         metrics["agentic/tokens_compared"] = check_trained_is_sampled(rows)
         metrics.update(session_metrics(rows))
         metrics.update(missing_judgements(rows, self._settings.max_missing_share))
@@ -77,6 +77,7 @@ class AgenticTrainer(PPOTrainerSync):
             batch = self._select(batch, rows, metrics)
         else:
             check_rewards_are_read(rows, self.config.algorithm.adv_estimator)
+        metrics["agentic/step/rows_trained"] = len(batch)
         return super()._balance_batch(batch, metrics=metrics, **options)
 
     def _select(self, batch: KVBatchMeta, rows: Sequence[TrainerRow], metrics: dict[str, Any]) -> KVBatchMeta:
