@@ -32,7 +32,8 @@ def _write(step, batch):
     columns = {name: list(data[name]) for name in fields}
     for i in range(len(keys)):
         row = {name: _plain(columns[name][i]) for name in fields}
-        _append({"step": step, **row, "outcome": row.pop("extra_fields").get("outcome")})
+        extra = row.pop("extra_fields")
+        _append({"step": step, **row, "outcome": extra.get("outcome"), "judge": extra.get("judge")})
 
 
 def _plain(value):
