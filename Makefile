@@ -37,7 +37,7 @@ bench: $(VENV)/all.stamp
 	$(BIN)/python benchmarks/rollout.py --output benchmarks/results/rollout.json
 	$(BIN)/python benchmarks/import_cost.py
 
-# The training runs of a method on the demo world, e.g. `make bench-agentic_rag_r1`: hours on two cores; finished runs
+# The training runs of a method on the demo world, `make bench-METHOD` runs benchmarks/METHOD.py: hours on two cores; finished runs
 # are kept, so an interrupted one goes on. Writes benchmarks/results/METHOD_cpu.{json,png,html}.
 bench-%: $(VENV)/all.stamp
 	$(BIN)/python benchmarks/$*.py $(BENCH_ARGS)

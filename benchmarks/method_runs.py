@@ -1,4 +1,4 @@
-"""Training runs of a method's recipes on the demo world, for the benchmark of each method (agentic_rag_r1.py, ...).
+"""Training runs of a method's recipes on the demo world, for the benchmark of each method.
 
 All runs of a method share one world, one index and one retriever server. A finished run is kept under
 WORK/METHOD/RECIPE-seedN and not run again while its recipe, seed, steps, composed configuration, questions, start and

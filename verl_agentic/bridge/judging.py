@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_agentic.bridge.settings import JudgeSettings, Settings
-from verl_agentic.clients.judge import JudgeClient
 from verl_agentic.core.judging import Judge, Judgement, Missing
 from verl_agentic.core.method import Method
 from verl_agentic.core.outcomes import InfraFaultError
 from verl_agentic.core.trajectory import Episode
 
-NONE, ENDPOINT = "none", "endpoint"
+NONE = "none"
 ON_MISSING = ("skip", "group", "fail")
 
 
@@ -31,39 +30,20 @@ def make_judge(settings: Settings, method: Method) -> Judge | None:
         raise ValueError(f"agentic.judge.on_missing must be one of {list(ON_MISSING)}, got {judge.on_missing!r}")
     if judge.scorer == NONE:
         raise ValueError(
-            f"the reward asks a judge for {', '.join(kinds)} and agentic.judge.scorer is none: set it to endpoint (and "
-            "agentic.judge.url to an OpenAI-compatible server), or choose a recipe without these process rewards"
+            f"the reward asks a judge for {', '.join(kinds)} and agentic.judge.scorer is none: set it to "
+            "module:Class of a scorer, or choose a recipe without these process rewards"
         )
-    if judge.scorer == ENDPOINT:
-        return _endpoint(judge, method, kinds)
     return _scorer(judge)
 
 
-def _endpoint(judge: JudgeSettings, method: Method, kinds: Sequence[str]) -> Judge:
-    if method.judge_prompts is None:
-        raise ValueError(f"method {method.name} has no judge prompts, so agentic.judge.scorer=endpoint has no words")
-    prompts = {kind: (method.judge_prompts / f"{kind}.txt").read_text(encoding="utf-8") for kind in kinds}
-    return JudgeClient(
-        judge.url,
-        judge.model,
-        prompts,
-        timeout_s=judge.timeout_s,
-        deadline_s=judge.deadline_s,
-        retries=judge.retries,
-        concurrency=judge.concurrency,
-        cache_size=judge.cache_size,
-        sampling={"temperature": judge.temperature, "top_p": judge.top_p, "max_tokens": judge.max_tokens},
-    )
-
-
 def _scorer(judge: JudgeSettings) -> Judge:
-    """A scorer of the user's (or the demo's), given the options as they are."""
+    """A scorer of the user's, given the options as they are."""
     module, _, name = judge.scorer.partition(":")
     try:
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"agentic.judge.scorer={judge.scorer!r} cannot be imported ({error}); write none, endpoint or module:Class"
+            f"agentic.judge.scorer={judge.scorer!r} cannot be imported ({error}); write none or module:Class"
         ) from error
     return make(**judge.options)
 

@@ -28,19 +28,9 @@ class RetrieverSettings:
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """Who judges and how it is asked; the fields of `agentic.judge`."""
+    """Who judges; the fields of `agentic.judge`."""
 
     scorer: str
-    url: str
-    model: str
-    timeout_s: float
-    deadline_s: float
-    retries: int
-    concurrency: int
-    cache_size: int
-    temperature: float
-    top_p: float
-    max_tokens: int
     on_missing: str
     max_missing_share: float
     options: Mapping[str, Any]
