@@ -45,7 +45,8 @@ def test_a_sessions_rows_carry_the_count_beside_the_methods_scalars():
         {},
         {"duplicate_queries": 2.0},
     )
-    assert [output.extra_fields["reward_extra_info"] for output in outputs] == [{"acc": 1.0, "duplicate_queries": 2.0}]
+    scalars = {"acc": 1.0, "duplicate_queries": 2.0, "session_reward": 1.0}
+    assert [output.extra_fields["reward_extra_info"] for output in outputs] == [scalars]
 
 
 def test_the_sessions_search_notes_queries_also_those_that_fail():
