@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from verl_agentic.demo.summary import HEADLINE, headline_mean
 from verl_agentic.report.curves import Panel, draw
 from verl_agentic.report.metrics import LoggedStep, read_log, series, validated
 
@@ -38,12 +39,12 @@ def draw_curves(runs: Sequence[tuple[str, Path]], path: Path, title: str) -> Non
 def greedy_em(log: list[LoggedStep], folder: Path) -> Points:
     """EM of the headline mix at each validation, weighted by the questions of each kind."""
     figures = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["after"]
-    kinds = {kind: figures[kind]["count"] for kind in ("1hop", "2hop", "comparison") if kind in figures}
-    columns = [
-        [(step, value * count) for step, value in validated(log, f"demo_{k}", "em")] for k, count in kinds.items()
+    counts = {kind: figures[kind]["count"] for kind in HEADLINE if kind in figures}
+    columns = zip(*(validated(log, f"demo_{kind}", "em") for kind in counts), strict=True)
+    return [
+        (column[0][0], headline_mean({kind: em for kind, (_, em) in zip(counts, column, strict=True)}, counts))
+        for column in columns
     ]
-    total = sum(kinds.values())
-    return [(column[0][0], sum(value for _, value in column) / total) for column in zip(*columns, strict=True)]
 
 
 def action_panels(runs: Sequence[tuple[str, Path]], logs: dict[str, list[LoggedStep]]) -> list[Panel]:

@@ -11,6 +11,7 @@ from typing import Any
 from verl_agentic.demo.summary import summarize
 from verl_agentic.report.metrics import read_log
 
+COMPARED = "compared"
 Z = 1.959964  # 97.5 % quantile of the normal distribution
 RULE = (
     "Two recipes separate where every seed of one lies strictly above every seed of the other and the 95 % interval of "
@@ -42,7 +43,7 @@ def derived(runs: Sequence[Mapping[str, Any]], comparisons: Sequence[tuple[str, 
     """What follows from the compared runs; a comparison waits until both of its recipes have runs."""
     arms: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
-        if run["status"] == "compared":
+        if run["status"] == COMPARED:
             arms.setdefault(run["recipe"], []).append(run)
     pairs = [(a, b) for a, b in comparisons if a in arms and b in arms]
     return {

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from method_curves import draw_curves
-from method_figures import derived, run_figures
+from method_figures import COMPARED, derived, run_figures
 from method_tables import tables
 from omegaconf import DictConfig, OmegaConf
 
@@ -35,7 +35,7 @@ from verl_agentic.demo.prepare import PrepareConfig, prepare_data
 from verl_agentic.demo.run import RunConfig, build_index, compose_run, prepare_start, report, train, validated_counts
 from verl_agentic.report.page import write_page
 
-COMPARED, NOT_COMPARED = "compared", "not compared"
+NOT_COMPARED = "not compared"
 VERSIONS = ("verl", "torch", "transformers", "ray", "verl-agentic")
 # What a run executes, beside its method; a change of a comment alone is no change.
 CODE = (

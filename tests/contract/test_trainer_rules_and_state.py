@@ -94,11 +94,11 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, text, message):
 
 def test_a_stock_configuration_gets_the_defaults():
     """Mode `agentic` with nothing of ours in the configuration, or with a part of it."""
-    from verl_agentic.bridge.training_rules import check_training, trainer_settings
+    from verl_agentic.bridge.training_rules import trainer_settings
 
     for overrides in ([], ["+agentic={credit:{name:verl}}"]):
         with initialize_config_module("verl.trainer.config", version_base=None):
             config = compose("ppo_trainer", overrides=overrides)
         settings = trainer_settings(config)
         assert (settings.credit.name, settings.max_missing_share) == ("verl", 0.2)
-        assert check_training(config).keeps_all
+        assert settings.selection.keeps_all

@@ -10,14 +10,22 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
 
-def save_bert(folder: Path, words: Sequence[str]) -> Path:
-    """Write a two-layer BERT of 32 dimensions whose vocabulary is `words` into `folder`, which is returned."""
+def save_bert(folder: Path, words: Sequence[str], network: str = "BertModel", seed: int = 0, **options: object) -> Path:
+    """Write a two-layer BERT of 32 dimensions, of the transformers class `network`, into `folder`; returns it.
+
+    `words` is its vocabulary, `options` go to its configuration.
+    """
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = transformers.BertConfig(
-        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        **options,
     )
-    transformers.BertModel(config).save_pretrained(folder)
+    getattr(transformers, network)(config).save_pretrained(folder)
     transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     return folder
 

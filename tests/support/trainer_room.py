@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 import transfer_queue as tq
-from hydra import compose, initialize_config_module
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
@@ -13,13 +12,13 @@ from verl_agentic.core.method import Score
 from verl_agentic.core.outcomes import FaultCode, Ok
 from verl_agentic.core.spans import spread
 from verl_agentic.core.trajectory import Episode, RowBuilder, Turn
+from verl_agentic.demo.recipe import compose_recipe
 
 HIERARCHICAL = ("agentic.credit.name=hierarchical", "agentic.credit.process_coefficient=0.5")
 
 
 def composed(*overrides):
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", overrides=["+recipe=search_r1_cpu", *overrides])
+    return compose_recipe("search_r1_cpu", overrides)
 
 
 class Workers:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_models import save_qwen3
+from small_models import save_bert, save_qwen3
 
 from retriever_server.errors import RerankerError
 from retriever_server.rerankers import RERANKERS, RerankerRecord, find_reranker, open_reranker
@@ -25,21 +25,8 @@ REQUESTS = [
 def cross_encoder(tmp_path_factory):
     """A folder with a randomly initialised BERT classifier of one output."""
     folder = tmp_path_factory.mktemp("cross")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    torch.manual_seed(1)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        num_labels=1,
-        initializer_range=0.5,
-    )
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
-    return folder
+    options = {"max_position_embeddings": 64, "num_labels": 1, "initializer_range": 0.5}
+    return save_bert(folder, WORDS, "BertForSequenceClassification", seed=1, **options)
 
 
 @pytest.fixture(scope="module")

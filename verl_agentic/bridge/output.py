@@ -43,7 +43,10 @@ def row_outputs(
         extra: fields for every row, the rollout's weight version among them.
         metrics: scalars of the session that are not the method's, logged beside those of the score.
     """
-    scalars = {**metrics, **score.metrics, SESSION_REWARD: total(score.rewards)}
+    reward = total(score.rewards)
+    scalars = {**metrics, **score.metrics, SESSION_REWARD: reward}
+    outcome = reward if score.outcome is None else score.outcome
+    common = {**extra, **_describe(episode, scalars), "outcome_reward": outcome}
     return [
         RowOutput(
             prompt_ids=list(row.prompt_ids),
@@ -51,21 +54,18 @@ def row_outputs(
             response_mask=list(row.response_mask),
             response_logprobs=None if row.log_probs is None else list(row.log_probs),
             token_rewards=rewards,
-            reward_score=total(score.rewards),
+            reward_score=reward,
             num_turns=2 * len(episode.turns),
             metrics=AgentLoopMetrics(**timing),
-            extra_fields={**extra, **_describe(episode, scalars), **_credit(score, number)},
+            extra_fields={**common, "spans": _spans(score, number)},
         )
         for number, (row, rewards) in enumerate(zip(episode.rows, score.rewards, strict=True))
     ]
 
 
-def _credit(score: Score, row: int) -> dict[str, Any]:
-    """What credit and selection read of a row: the session's outcome, and the process rewards on this row."""
-    return {
-        "outcome_reward": total(score.rewards) if score.outcome is None else score.outcome,
-        "spans": [(span.start, span.end, span.value, span.kind) for span in score.spans if span.row == row],
-    }
+def _spans(score: Score, row: int) -> list[tuple[int, int, float, str]]:
+    """The process rewards on a row."""
+    return [(span.start, span.end, span.value, span.kind) for span in score.spans if span.row == row]
 
 
 def _describe(episode: Episode, metrics: dict[str, float]) -> dict[str, Any]:

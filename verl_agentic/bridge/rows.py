@@ -46,6 +46,12 @@ def session_of(key: str) -> str:
     return key.rsplit("_", 1)[0]
 
 
+def session_and_row(key: str) -> tuple[int, int]:
+    """The numbers of session and row of a row's key."""
+    _, session, row = key.rsplit("_", 2)
+    return int(session), int(row)
+
+
 def real_keys(batch: KVBatchMeta) -> list[str]:
     """Keys of a batch without those of padding rows."""
     return [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
@@ -76,7 +82,7 @@ def by_session(rows: Sequence[TrainerRow]) -> dict[str, list[TrainerRow]]:
     sessions: dict[str, list[TrainerRow]] = defaultdict(list)
     for row in rows:
         sessions[row.session].append(row)
-    return {name: sorted(own, key=lambda row: int(row.key.rsplit("_", 1)[1])) for name, own in sessions.items()}
+    return {name: sorted(own, key=lambda row: session_and_row(row.key)) for name, own in sessions.items()}
 
 
 def check_trained_is_sampled(rows: Sequence[TrainerRow]) -> int:

@@ -15,7 +15,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from verl_agentic.bridge.faults import PROGRAM, take_faults
-from verl_agentic.bridge.rows import session_of
+from verl_agentic.bridge.rows import session_and_row, session_of
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class AgenticReplayBuffer(ReplayBuffer):
         sessions: dict[str, set[int]] = {uid: set() for uid in uids}
         for key in snapshot:
             if _uid(key) in sessions:
-                sessions[_uid(key)].add(_session_and_row(key)[0])
+                sessions[_uid(key)].add(session_and_row(key)[0])
         wanted = self._sessions_per_group or 1
         return {uid for uid, own in sessions.items() if uid in self.failure_keys[partition_id] or len(own) < wanted}
 
@@ -126,18 +126,13 @@ def _in_data_order(batch: KVBatchMeta) -> KVBatchMeta:
     prompts = [prompt.tolist() for prompt in data["prompts"].unbind()]
     first = {session_of(key): prompt for key, prompt in zip(batch.keys, prompts, strict=True) if key.endswith("_0")}
     questions = [first[session_of(key)] for key in batch.keys]
-    places = list(zip(indices, questions, map(_session_and_row, batch.keys), strict=True))
+    places = list(zip(indices, questions, map(session_and_row, batch.keys), strict=True))
     batch.reorder(sorted(range(len(places)), key=places.__getitem__))
     return batch
 
 
 def _uid(key: str) -> str:
     return key.split("_")[0]
-
-
-def _session_and_row(key: str) -> tuple[int, int]:
-    _, session, row = key.rsplit("_", 2)
-    return int(session), int(row)
 
 
 def _sentence(faults: list[dict[str, Any]]) -> str:

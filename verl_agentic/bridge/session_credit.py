@@ -14,22 +14,24 @@ from verl_agentic.core.credit import CreditedSession, hierarchical
 from verl_agentic.core.spans import SpanReward
 
 
-def credited_sessions(rows: Sequence[TrainerRow]) -> list[CreditedSession]:
-    """The sessions of a step, in the order of `by_session`."""
-    return [
-        CreditedSession(
+def credited_sessions(rows: Sequence[TrainerRow]) -> dict[str, CreditedSession]:
+    """The sessions of a step by name, in the order of `by_session`."""
+    return {
+        name: CreditedSession(
             group=own[0].uid,
             outcome=float(own[0].extra["outcome_reward"]),
             masks=tuple(tuple(row.mask) for row in own),
             spans=tuple(SpanReward(number, *span) for number, row in enumerate(own) for span in row.extra["spans"]),
         )
-        for own in by_session(rows).values()
-    ]
+        for name, own in by_session(rows).items()
+    }
 
 
-def row_advantages(rows: Sequence[TrainerRow], process_coefficient: float) -> dict[str, list[float]]:
-    """Hierarchical advantages over all sessions of a step, per response token, by the keys of the rows."""
-    advantages = hierarchical(credited_sessions(rows), process_coefficient)
+def row_advantages(
+    rows: Sequence[TrainerRow], sessions: Mapping[str, CreditedSession], process_coefficient: float
+) -> dict[str, list[float]]:
+    """Hierarchical advantages over all `sessions` of a step, per response token, by the keys of their `rows`."""
+    advantages = hierarchical(list(sessions.values()), process_coefficient)
     return {
         row.key: values
         for own, per_row in zip(by_session(rows).values(), advantages, strict=True)

@@ -37,27 +37,11 @@ class JudgeSettings:
 
 
 @dataclass(frozen=True)
-class CreditSettings:
-    """How rewards become advantages; the fields of `agentic.credit`."""
-
-    name: str
-    process_coefficient: float
-
-
-@dataclass(frozen=True)
-class SelectionSettings:
-    """Which sessions of a step are trained; the fields of `agentic.selection`."""
-
-    rule: str
-    fraction: float
-    k: float
-    quantile: float
-    drop_zero_variance: bool
-
-
-@dataclass(frozen=True)
 class Settings:
-    """The fields of `agentic`, with the token limits that verl's own configuration sets."""
+    """The fields of `agentic` less `credit` and `selection`, with the token limits that verl's own configuration sets.
+
+    Those two are the trainer's (`training_rules.TrainerSettings`).
+    """
 
     method: str
     prompts: str
@@ -71,8 +55,6 @@ class Settings:
     forgery_ends: bool
     reward: Mapping[str, Any]
     judge: JudgeSettings
-    credit: CreditSettings
-    selection: SelectionSettings
 
 
 def default_agentic(method: str) -> DictConfig:
@@ -110,10 +92,20 @@ def load_settings(config: DictConfig, method: str | None = None) -> Settings:
             f"the agent loop {name!r} was asked for (agent_name of a data row, or rollout.agent.default_agent_loop) "
             f"but agentic.method is {chosen!r}; name the same method in both, or leave agent_name out of the data"
         )
-    defaults = default_agentic(name)
-    if agentic is not None:
-        check_keys(agentic, defaults)
-    return _build(OmegaConf.merge(defaults, agentic or {}), config)
+    return _build(completed(agentic, name), config)
+
+
+def completed(agentic: DictConfig | None, method: str) -> DictConfig:
+    """What a configuration gives under `agentic`, if anything, over the defaults of a method.
+
+    Raises:
+        ValueError: an unknown key (nearest name suggested) or a value of another type.
+    """
+    defaults = default_agentic(method)
+    if agentic is None:
+        return defaults
+    check_keys(agentic, defaults)
+    return OmegaConf.merge(defaults, agentic)
 
 
 def check_keys(given: Any, known: Any, path: str = "agentic") -> None:
@@ -154,10 +146,10 @@ def _build(agentic: DictConfig, config: DictConfig) -> Settings:
         raise ValueError("agentic.retriever.urls is empty; give at least one retriever server")
     rollout = config.actor_rollout_ref.rollout
     budget = Budget(**plain.pop("budget"), prompt_tokens=rollout.prompt_length, response_tokens=rollout.response_length)
+    for trainers in ("credit", "selection"):
+        plain.pop(trainers)
     parts: dict[str, Any] = {
         "judge": JudgeSettings(**plain.pop("judge")),
-        "credit": CreditSettings(**plain.pop("credit")),
-        "selection": SelectionSettings(**plain.pop("selection")),
         "actions_off": tuple(plain.pop("actions_off")),
     }
     return Settings(**plain, **parts, retriever=RetrieverSettings(**retriever), budget=budget)

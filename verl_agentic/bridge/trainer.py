@@ -10,7 +10,7 @@ With `agentic.credit.name=verl` and nothing left out it computes what the mode `
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl_agentic.bridge.mini_batches import even_mini_batches, row_multiple
 from verl_agentic.bridge.output import SESSION_REWARD
 from verl_agentic.bridge.rows import (
-    TrainerRow,
-    by_session,
     check_rewards_are_read,
     check_trained_is_sampled,
     read_rows,
@@ -34,7 +32,8 @@ from verl_agentic.bridge.sampler import AgenticReplayBuffer
 from verl_agentic.bridge.session_credit import credited_sessions, row_advantages, write_advantages
 from verl_agentic.bridge.step_metrics import log_prob_differences, missing_judgements, session_metrics
 from verl_agentic.bridge.trainer_state import load_state, save_state
-from verl_agentic.bridge.training_rules import HIERARCHICAL, check_training, trainer_settings
+from verl_agentic.bridge.training_rules import HIERARCHICAL, trainer_settings
+from verl_agentic.core.credit import CreditedSession
 from verl_agentic.core.selection import SelectionState, select, selection_metrics
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,6 @@ class AgenticTrainer(PPOTrainerSync):
 
     def __init__(self, config: DictConfig):
         self._settings = trainer_settings(config)
-        self._rule = check_training(config)
         self._hierarchical = self._settings.credit.name == HIERARCHICAL
         self._selection = SelectionState()
         self._advantages: dict[str, list[float]] = {}
@@ -73,22 +71,25 @@ class AgenticTrainer(PPOTrainerSync):
         metrics.update(session_metrics(rows))
         metrics.update(missing_judgements(rows, self._settings.max_missing_share))
         if self._hierarchical:
-            self._advantages = row_advantages(rows, self._settings.credit.process_coefficient)
-            batch = self._select(batch, rows, metrics)
+            sessions = credited_sessions(rows)
+            self._advantages = row_advantages(rows, sessions, self._settings.credit.process_coefficient)
+            batch = self._select(batch, sessions, metrics)
         else:
             check_rewards_are_read(rows, self.config.algorithm.adv_estimator)
         metrics["agentic/step/rows_trained"] = len(batch)
         return super()._balance_batch(batch, metrics=metrics, **options)
 
-    def _select(self, batch: KVBatchMeta, rows: Sequence[TrainerRow], metrics: dict[str, Any]) -> KVBatchMeta:
+    def _select(
+        self, batch: KVBatchMeta, sessions: Mapping[str, CreditedSession], metrics: dict[str, Any]
+    ) -> KVBatchMeta:
         """The batch of the kept sessions; the rows of the others leave the queue, which nothing else would clear."""
-        sessions = credited_sessions(rows)
-        groups, outcomes = [session.group for session in sessions], [session.outcome for session in sessions]
-        kept = select(self._rule, groups, outcomes)
+        groups = [session.group for session in sessions.values()]
+        outcomes = [session.outcome for session in sessions.values()]
+        kept = select(self._settings.selection, groups, outcomes)
         self._selection = self._selection.after(groups, outcomes, kept)
         found = {**selection_metrics(groups, outcomes, kept), **self._selection.shares()}
         metrics.update({f"agentic/selection/{name}": value for name, value in found.items()})
-        names = list(by_session(rows))
+        names = list(sessions)
         trained = {names[i] for i in kept}
         rejected = [key for key in batch.keys if session_of(key) not in trained]
         if not rejected:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from verl_agentic.bridge.settings import CreditSettings, SelectionSettings, check_keys, default_agentic
+from verl_agentic.bridge.settings import completed
 from verl_agentic.core.selection import SelectionRule
 from verl_agentic.core.suggest import did_you_mean
 
@@ -15,11 +15,19 @@ CREDITS = (VERL, HIERARCHICAL)
 
 
 @dataclass(frozen=True)
+class CreditSettings:
+    """How rewards become advantages; the fields of `agentic.credit`."""
+
+    name: str
+    process_coefficient: float
+
+
+@dataclass(frozen=True)
 class TrainerSettings:
     """What the trainer reads of `config.agentic`; the rest is for the agent loops."""
 
     credit: CreditSettings
-    selection: SelectionSettings
+    selection: SelectionRule
     max_missing_share: float
 
 
@@ -27,37 +35,20 @@ def trainer_settings(config: DictConfig) -> TrainerSettings:
     """The trainer's part of `config.agentic`; the defaults where a stock configuration has no such key.
 
     Raises:
-        ValueError: an unknown key or a value of another type.
+        ValueError: one sentence that names the key: it is unknown, its value is, or credit and selection do not go with
+            the rest of the configuration.
     """
-    agentic = config.get("agentic") or OmegaConf.create()
-    defaults = default_agentic(str(agentic.get("method") or config.actor_rollout_ref.rollout.agent.default_agent_loop))
-    check_keys(agentic, defaults)
-    merged = OmegaConf.merge(defaults, agentic)
-    return TrainerSettings(
-        credit=CreditSettings(**merged.credit),
-        selection=SelectionSettings(**merged.selection),
-        max_missing_share=merged.judge.max_missing_share,
-    )
-
-
-def check_training(config: DictConfig) -> SelectionRule:
-    """Refuse credit and selection that are unknown or do not go with the rest of the configuration.
-
-    Returns:
-        The rule of selection.
-
-    Raises:
-        ValueError: one sentence that names the key.
-    """
-    settings = trainer_settings(config)
-    credit = settings.credit.name
+    given = config.get("agentic")
+    method = given.get("method") if given else None
+    agentic = completed(given, str(method or config.actor_rollout_ref.rollout.agent.default_agent_loop))
+    credit = agentic.credit.name
     if credit not in CREDITS:
         raise ValueError(
             f"agentic.credit.name: unknown credit {credit!r}{did_you_mean(credit, CREDITS)} "
             f"(available: {list(CREDITS)})"
         )
     try:
-        rule = SelectionRule(**vars(settings.selection))
+        rule = SelectionRule(**agentic.selection)
     except ValueError as error:
         raise ValueError(f"agentic.selection.{error}") from error
     if credit == VERL and not rule.keeps_all:
@@ -67,7 +58,7 @@ def check_training(config: DictConfig) -> SelectionRule:
         )
     if credit == HIERARCHICAL:
         _check_hierarchical(config)
-    return rule
+    return TrainerSettings(CreditSettings(**agentic.credit), rule, agentic.judge.max_missing_share)
 
 
 def _check_hierarchical(config: DictConfig) -> None:

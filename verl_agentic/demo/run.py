@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -225,12 +225,9 @@ def validated_counts(data: Path) -> dict[str, int]:
     return {kind: kinds.count(kind) for kind in sorted(set(kinds), key=KINDS.index)}
 
 
-def write_summary(config: RunConfig, composed: DictConfig, rl_seconds: float) -> dict[str, Any]:
-    """Read the run's log and write summary.json; returns its content."""
-    log = read_log(config.out / "metrics.jsonl")
-    found = summarize(log, validated_counts(config.data), rl_seconds, time.time() - config.started)
-    about = {"recipe": config.recipe, "seed": config.seed, "judge": judge_of(composed)}
-    summary = {**found, **about}
+def write_summary(config: RunConfig, found: Mapping[str, Any], judge: str | None) -> dict[str, Any]:
+    """Write summary.json: what was found in a run's log, and which run it was; returns its content."""
+    summary = {**found, "recipe": config.recipe, "seed": config.seed, "judge": judge}
     with replacing(config.out / "summary.json") as partial:
         partial.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return summary
@@ -239,9 +236,10 @@ def write_summary(config: RunConfig, composed: DictConfig, rl_seconds: float) ->
 def report(config: RunConfig, composed: DictConfig, rl_seconds: float, line: Line) -> Path:
     """Write summary.json, curves.png and report.html; print the table and where to look next."""
     out = config.out
-    summary = write_summary(config, composed, rl_seconds)
-    sources = {kind: f"demo_{kind}" for kind in validated_counts(config.data)}
-    panels = search_agent_panels(read_log(out / "metrics.jsonl"), sources)
+    log, counts = read_log(out / "metrics.jsonl"), validated_counts(config.data)
+    found = summarize(log, counts, rl_seconds, time.time() - config.started)
+    summary = write_summary(config, found, judge_of(composed))
+    panels = search_agent_panels(log, {kind: f"demo_{kind}" for kind in counts})
     draw(panels, out / "curves.png", f"{config.recipe}, seed {config.seed}")
     text = table(summary)
     command = shlex.join(training_command(config, "http://127.0.0.1:PORT"))

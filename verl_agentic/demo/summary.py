@@ -28,7 +28,15 @@ def figures_at(log: list[LoggedStep], counts: Mapping[str, int], last: bool) -> 
         ValueError: a kind was never validated.
     """
     found = {kind: _of_kind(log, kind, count, last) for kind, count in counts.items()}
-    return {"headline": _mean([found[kind] for kind in HEADLINE if kind in found]), **found}
+    names = ("em", "f1", "format", "searches")
+    means = {n: headline_mean({kind: getattr(own, n) for kind, own in found.items()}, counts) for n in names}
+    return {"headline": Figures(sum(counts[kind] for kind in HEADLINE if kind in counts), **means), **found}
+
+
+def headline_mean(values: Mapping[str, float], counts: Mapping[str, int]) -> float:
+    """Mean of one figure over the kinds of the headline mix that there are, weighted by their questions."""
+    kinds = [kind for kind in HEADLINE if kind in values]
+    return sum(values[kind] * counts[kind] for kind in kinds) / sum(counts[kind] for kind in kinds)
 
 
 def _of_kind(log: list[LoggedStep], kind: str, count: int, last: bool) -> Figures:
@@ -45,12 +53,6 @@ def _of_kind(log: list[LoggedStep], kind: str, count: int, last: bool) -> Figure
     return Figures(count=count, **values)
 
 
-def _mean(parts: list[Figures]) -> Figures:
-    total = sum(part.count for part in parts)
-    names = ("em", "f1", "format", "searches")
-    return Figures(total, **{n: sum(getattr(p, n) * p.count for p in parts) / total for n in names})
-
-
 def session_figures(log: list[LoggedStep], counts: Mapping[str, int], last: bool) -> dict[str, dict[str, float]]:
     """Means over the sessions of the first or the last validation, per kind and for the `headline` mix.
 
@@ -59,9 +61,8 @@ def session_figures(log: list[LoggedStep], counts: Mapping[str, int], last: bool
     """
     names = sorted(set.intersection(*(_session_names(log, kind) for kind in counts)))
     found = {k: {n: validated(log, f"demo_{k}", n)[-1 if last else 0][1] for n in names} for k in counts}
-    mixed = {kind: counts[kind] for kind in HEADLINE if kind in counts}
-    total = sum(mixed.values())
-    return {"headline": {n: sum(found[k][n] * count for k, count in mixed.items()) / total for n in names}, **found}
+    means = {n: headline_mean({kind: own[n] for kind, own in found.items()}, counts) for n in names}
+    return {"headline": means, **found}
 
 
 def _session_names(log: list[LoggedStep], kind: str) -> set[str]:

@@ -97,14 +97,14 @@ def check_settings(config: DictConfig) -> None:
     """Our own settings: known keys, an existing method and prompt pack, budgets that fit, credit and selection."""
     from verl_agentic.bridge.prompts import load_pack
     from verl_agentic.bridge.settings import load_settings
-    from verl_agentic.bridge.training_rules import check_training
+    from verl_agentic.bridge.training_rules import trainer_settings
     from verl_agentic.methods import load_method
 
     settings = load_settings(config)
     method = load_method(settings.method)
     method.check_knobs(settings.reward)
     load_pack(method.prompts, settings.prompts)
-    check_training(config)
+    trainer_settings(config)
 
 
 def check_ray_slots(config: DictConfig) -> None:
