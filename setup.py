@@ -71,7 +71,12 @@ setup(
     ],
     package_data={
         "recipes": ["recipe/*.yaml", "agentic/**/*.yaml"],
-        "verl_agentic": ["demo/checkpoints/*/*", "methods/*/prompts/**/*.txt", "methods/*/README.md"],
+        "verl_agentic": [
+            "demo/checkpoints/*/*",
+            "methods/*/prompts/**/*.txt",
+            "methods/*/judge_prompts/*.txt",
+            "methods/*/README.md",
+        ],
     },
     install_requires=["httpx>=0.27", "numpy", "omegaconf>=2.3", "packaging", "pyyaml", "wrapt>=1.16"],
     extras_require={

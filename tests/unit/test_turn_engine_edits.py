@@ -52,7 +52,7 @@ class Editing:
             return Reject(FaultCode.INVALID_EDIT, "no_room")
         self.done += 1
         if name == "keep":
-            return Rewrite((*map(int, action.body.split()), self.done), before=("x",), after=("y",))
+            return Rewrite((*map(int, action.body.split()), self.done))
         return Observe((f"seen {action.body}",), ("p",)) if name == "look" else Proceed()
 
 

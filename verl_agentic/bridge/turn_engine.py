@@ -17,6 +17,7 @@ from verl_agentic.core.environment import Environment, Finish, Observe, Passage,
 from verl_agentic.core.generation import Sample, Sampler
 from verl_agentic.core.grammar import Action, Grammar, Parsed
 from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, Ok, Outcome
+from verl_agentic.core.token_offsets import token_span
 from verl_agentic.core.trajectory import Episode, Row, RowBuilder, Turn
 
 # A model that repeats closing tags without an action would else be asked again after each of them.
@@ -148,9 +149,17 @@ class TurnEngine:
                 fault=parsed.fault,
                 dropped_tokens=len(ids) - kept,
                 tags_seen=parsed.tags_seen,
+                action_span=self._action_span(ids[:kept], start, parsed.action),
             )
         )
         return parsed
+
+    def _action_span(self, ids: list[int], start: int, action: Action | None) -> tuple[int, int] | None:
+        """Tokens of the response that hold an action of the turn `ids`, which begins at token `start`."""
+        if action is None:
+            return None
+        first, last = token_span(ids, self.codec.decode, action.start, action.end)
+        return start + first, start + last
 
     def _visible(self, ids: list[int]) -> str:
         """Decoded ids without the end-of-turn token that closes them."""

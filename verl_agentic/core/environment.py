@@ -65,12 +65,9 @@ class Rewrite:
     Attributes:
         kept: numbers of executed actions of this session, from 0, in the order in which they are to stand; each stands
             with its observation. The editing action has a number too, and is kept like any other.
-        before, after: the memory's entries as texts before and after the edit, for whoever judges it.
     """
 
     kept: tuple[int, ...]
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
 
 
 Effect = Observe | Finish | Proceed | Reject | Rewrite

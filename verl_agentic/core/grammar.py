@@ -48,10 +48,12 @@ class ActionTag:
 
 @dataclass(frozen=True)
 class Action:
-    """A completed action: its tag, its stripped body, and `end`, the index just past its closing tag in the turn."""
+    """A completed action: its tag, its stripped body, and the characters [start, end) of the turn that it takes, tags
+    included."""
 
     tag: ActionTag
     body: str
+    start: int
     end: int
 
 
@@ -180,7 +182,8 @@ class Grammar:
         body_end = visible.find(tag.closing, body_start)
         if body_end < 0:
             return None
-        return Action(tag=tag, body=visible[body_start:body_end].strip(), end=body_end + len(tag.closing))
+        body = visible[body_start:body_end].strip()
+        return Action(tag=tag, body=body, start=start, end=body_end + len(tag.closing))
 
     def _missing(self, visible: str, think_open: bool, truncated: bool) -> FaultCode:
         opened = any(opening in visible for opening in self._openings)

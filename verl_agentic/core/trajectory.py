@@ -31,6 +31,8 @@ class Turn:
         dropped_tokens: sampled tokens after the completed action, neither kept nor trained.
         tags_seen: markup outside the thinking, executed or not.
         effect: what executing the action did; None where there was nothing to execute.
+        action_span: the tokens [first, last) of the row's response that hold the action with its tags, found from the
+            ids that were generated; None where no action was found.
     """
 
     start: int
@@ -41,6 +43,12 @@ class Turn:
     dropped_tokens: int
     tags_seen: int = 0
     effect: Effect | None = None
+    action_span: tuple[int, int] | None = None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The action's tokens, or the whole turn's where no action was found."""
+        return self.action_span or (self.start, self.end)
 
 
 @dataclass(frozen=True)

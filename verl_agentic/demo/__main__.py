@@ -50,16 +50,18 @@ def _parser() -> argparse.ArgumentParser:
     whole.add_argument("--rl-seed", type=int, default=1, help="seed of the data order and of the rollouts")
     whole.add_argument("--started", type=float, default=time.time(), help="start of the clock, seconds since the epoch")
     whole.add_argument("overrides", nargs="*", help="further Hydra overrides for the trainer")
-    whole.set_defaults(run=_run, method=PrepareConfig.method)  # the recipe names the cold start
+    whole.set_defaults(run=_run, method=PrepareConfig.method, actions_off=())  # the recipe names the cold start
     files = commands.add_parser(
         "prepare", help="make world, corpus, questions and cold start; unchanged parts are kept"
     )
     _add_preparation(files)
     files.add_argument("--method", default=PrepareConfig.method)
+    _add_actions_off(files)
     files.set_defaults(run=lambda options, line: prepare(_preparation(options), line))
     start = commands.add_parser("cold-start", help="train the cold start of a method into a folder")
     start.add_argument("--out", type=Path, required=True)
     start.add_argument("--method", default="search_r1")
+    _add_actions_off(start)
     start.add_argument("--seed", type=int, default=ColdStartConfig.seed)
     start.add_argument("--steps", type=int, default=ColdStartConfig.steps)
     start.set_defaults(run=_cold_start)
@@ -70,10 +72,17 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--data", type=Path, default=Path("runs/demo"), help="folder that prepare wrote")
     score.add_argument("--splits", nargs="+", default=["test", "test_3hop", "test_4hop"])
     score.add_argument("--method", default="search_r1")
+    _add_actions_off(score)
     score.add_argument("--temperature", type=float, default=0.0)
     score.add_argument("--seed", type=int, default=0)
     score.set_defaults(run=_evaluate)
     return parser
+
+
+def _add_actions_off(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--actions-off", action="append", default=[], help="an action that the policy lacks; may be repeated"
+    )
 
 
 def _add_preparation(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +108,7 @@ def _preparation(options: argparse.Namespace) -> PrepareConfig:
     return PrepareConfig(
         out=options.out,
         method=options.method,
+        actions_off=tuple(options.actions_off),
         seed=options.seed,
         world=_sizes(options, WorldSizes),
         splits=_sizes(options, SplitSizes),
@@ -114,14 +124,17 @@ def _run(options: argparse.Namespace, line: Any) -> None:
 
 
 def _cold_start(options: argparse.Namespace, line: Any) -> None:
-    train_cold_start(ColdStartConfig(method=options.method, seed=options.seed, steps=options.steps), options.out, line)
+    off = tuple(options.actions_off)
+    config = ColdStartConfig(method=options.method, seed=options.seed, steps=options.steps, actions_off=off)
+    train_cold_start(config, options.out, line)
 
 
 def _evaluate(options: argparse.Namespace, line: Any) -> None:
     rows = [row for split in options.splits for row in read_rows(options.data / f"{split}.parquet")]
     search = CorpusSearch.from_file(options.data / "corpus.jsonl")
     asked = asked_from_rows(rows)
-    found = evaluate(options.checkpoint, asked, search, options.method, options.temperature, options.seed)
+    told = (options.method, options.temperature, options.seed, options.actions_off)
+    found = evaluate(options.checkpoint, asked, search, *told)
     line(f"{'kind':12s} {'count':>6s} {'EM':>6s} {'F1':>6s} {'format':>6s} {'searches':>8s}")
     for kind, f in found.items():
         line(f"{kind:12s} {f.count:6d} {f.em:6.3f} {f.f1:6.3f} {f.format:6.3f} {f.searches:8.2f}")

@@ -31,7 +31,8 @@ from verl_agentic.demo.world import generate_world
 
 RECORD = "cold_start.json"
 CHECKPOINT_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", RECORD)
-REBUILD = "python -m verl_agentic.demo cold-start --method {method} --seed {seed} --steps {steps} --out FOLDER"
+REBUILD = "python -m verl_agentic.demo cold-start --method {method}{off} --seed {seed} --steps {steps} --out FOLDER"
+WITHOUT = "-without-"
 BATCHES_PER_WORLD = 4
 HELD_OUT_WORLD, HELD_OUT_SIZES = 1, SplitSizes(train=0, val=0, test=100, long_train=0, long_test=0)
 COLD_START_KINDS = {"1hop": 0.35, "2hop": 0.35, "comparison": 0.3}  # comparing is the slowest to learn
@@ -59,13 +60,25 @@ class ColdStartConfig:
     clip: float = 1.0
     kinds: dict[str, float] = field(default_factory=lambda: dict(COLD_START_KINDS))
     mix: HabitMix | None = None
+    actions_off: tuple[str, ...] = ()
     shape: PolicyShape = field(default_factory=PolicyShape)
+
+    @property
+    def name(self) -> str:
+        """The method, and the actions that the policy lacks; `named` reads it."""
+        return self.method + (WITHOUT + "-".join(self.actions_off) if self.actions_off else "")
 
     def key(self) -> str:
         """Hash of the configuration and of the code that the result depends on."""
         load_oracle(self.method)  # names the methods there are
         parts = json.dumps(asdict(self), sort_keys=True) + code_hash(code_of(self.method))
         return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+def named(name: str) -> tuple[str, tuple[str, ...]]:
+    """Method and actions off of a cold start's name."""
+    method, _, off = name.partition(WITHOUT)
+    return method, tuple(off.split("-")) if off else ()
 
 
 def code_of(method: str) -> tuple[str, ...]:
@@ -87,12 +100,14 @@ def train_cold_start(config: ColdStartConfig, folder: Path, line: Line = print) 
         folder.mkdir(parents=True, exist_ok=True)
         tokenizer = save_tokenizer(folder)
         model = build_policy(tokenizer, config.shape, config.seed)
-        source = trace_source(config.method, WordCodec(tokenizer), config.kinds, mix=config.mix)
+        source = trace_source(
+            config.method, WordCodec(tokenizer), config.kinds, mix=config.mix, actions_off=config.actions_off
+        )
         started = time.monotonic()
         losses = _fit(model, source, config, line)
         seconds = time.monotonic() - started
         model.save_pretrained(folder)
-        record = {**_record(config, model, losses, seconds), "held_out": _held_out(config.method, folder)}
+        record = {**_record(config, model, losses, seconds), "held_out": _held_out(config, folder)}
         (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return record
     finally:
@@ -101,9 +116,9 @@ def train_cold_start(config: ColdStartConfig, folder: Path, line: Line = print) 
 
 def cached_cold_start(config: ColdStartConfig, cache: Path, line: Line = print) -> Path:
     """The folder of a cold start under `cache`, trained only if none with the same configuration and code is there."""
-    folder = cache / f"{config.method}-{config.key()}"
+    folder = cache / f"{config.name}-{config.key()}"
     if all((folder / name).is_file() for name in CHECKPOINT_FILES):
-        line(f"cold start of {config.method}: unchanged, taken from {folder}")
+        line(f"cold start of {config.name}: unchanged, taken from {folder}")
     else:
         with replacing(folder) as partial:
             train_cold_start(config, partial, line)
@@ -111,7 +126,8 @@ def cached_cold_start(config: ColdStartConfig, cache: Path, line: Line = print) 
 
 
 def _record(config: ColdStartConfig, model: Any, losses: list[float], seconds: float) -> dict[str, Any]:
-    rebuild = REBUILD.format(method=config.method, seed=config.seed, steps=config.steps)
+    off = "".join(f" --actions-off {name}" for name in config.actions_off)
+    rebuild = REBUILD.format(method=config.method, off=off, seed=config.seed, steps=config.steps)
     return {
         "rebuild": rebuild,
         "engineered": "trained on oracle episodes with a hasty habit, on purpose; see the method's oracle.py",
@@ -124,12 +140,12 @@ def _record(config: ColdStartConfig, model: Any, losses: list[float], seconds: f
     }
 
 
-def _held_out(method: str, folder: Path) -> dict[str, dict[str, float]]:
+def _held_out(config: ColdStartConfig, folder: Path) -> dict[str, dict[str, float]]:
     """Greedy figures of a checkpoint by kind, on questions of a world that no training has seen."""
     world = generate_world(HELD_OUT_WORLD)
     questions = split_questions(world, HELD_OUT_SIZES)["test"]
     asked = [Asked(question.text, question.answers, question.kind) for question in questions]
-    found = evaluate(folder, asked, CorpusSearch(world.passages), method)
+    found = evaluate(folder, asked, CorpusSearch(world.passages), config.method, actions_off=config.actions_off)
     return {kind: {name: round(value, 4) for name, value in asdict(figures).items()} for kind, figures in found.items()}
 
 

@@ -56,12 +56,13 @@ def evaluate(
     method: str = "search_r1",
     temperature: float = 0.0,
     seed: int = 0,
+    actions_off: Sequence[str] = (),
 ) -> dict[str, Figures]:
     """Figures by kind, and for "headline" (the kinds of the headline mix together) where there are any.
 
     Raises ValueError when `folder` is not a whole Hugging Face folder.
     """
-    episodes = asyncio.run(_run(folder, questions, search, method, temperature, seed))
+    episodes = asyncio.run(_run(folder, questions, search, (method, actions_off), temperature, seed))
     groups: dict[str, list[tuple[Asked, Episode]]] = defaultdict(list)
     for asked, episode in zip(questions, episodes, strict=True):
         groups[asked.kind].append((asked, episode))
@@ -81,18 +82,24 @@ def figures(pairs: Sequence[tuple[Asked, Episode]]) -> Figures:
         em=mean([exact_match(episode.prediction or "", asked.answers) for asked, episode in pairs]),
         f1=mean([f1_score(episode.prediction or "", asked.answers) for asked, episode in pairs]),
         format=mean([float(episode.outcome.kind == "ok") for _, episode in pairs]),
-        searches=mean([float(sum(episode.actions.values())) for _, episode in pairs]),
+        searches=mean([float(len(episode.passages)) for _, episode in pairs]),
     )
 
 
 async def _run(
-    folder: Path, questions: Sequence[Asked], search: Search, method: str, temperature: float, seed: int
+    folder: Path,
+    questions: Sequence[Asked],
+    search: Search,
+    method: tuple[str, Sequence[str]],
+    temperature: float,
+    seed: int,
 ) -> list[Episode]:
     from verl_agentic.cpu.engine import Engine
 
     model, tokenizer = _load(folder)
     engine = Engine(model, tokenizer)
-    runner = MethodRunner(method, TokenizerCodec(tokenizer))
+    name, actions_off = method
+    runner = MethodRunner(name, TokenizerCodec(tokenizer), actions_off)
 
     def sampler(index: int) -> Any:
         turn = 0

@@ -1,7 +1,8 @@
 """Discovery of the methods' oracle policies: a method that can be cold-started has a module ``oracle``.
 
-Such a module offers ``make_oracle(question, look_up, rng=None, mix=None)``, whose result has
-``turn(observation: str) -> str``: the text of the policy's next turn.
+Such a module offers ``make_oracle(question, look_up, rng=None, mix=None, actions_off=())``, whose result has
+``turn(observation: str) -> str``: the text of the policy's next turn; and ``DEMO_BUDGET``, the budget of its CPU
+recipes.
 """
 
 from __future__ import annotations

@@ -35,12 +35,14 @@ Line = Callable[[str], None]
 class PrepareConfig:
     """What fixes the files of a demo.
 
+    actions_off: actions that the method's policy lacks.
     cold_start: "packaged" copies the checkpoint that ships with the package, "build" trains it (about three minutes).
     cold_start_steps: training steps of "build".
     """
 
     out: Path
     method: str = "search_r1"
+    actions_off: tuple[str, ...] = ()
     seed: int = 0
     world: WorldSizes = field(default_factory=WorldSizes)
     splits: SplitSizes = field(default_factory=SplitSizes)
@@ -55,7 +57,7 @@ class PrepareConfig:
 def prepare(config: PrepareConfig, line: Line = print) -> Path:
     """Make everything under `config.out`; returns the folder of the cold start.
 
-    Files: world.json, corpus.jsonl, {train,val,test,test_3hop,...}.parquet, cold_start/METHOD (a Hugging Face folder).
+    Files: world.json, corpus.jsonl, {train,val,test,test_3hop,...}.parquet, cold_start/NAME (a Hugging Face folder).
     """
     prepare_data(config, line)
     return prepare_cold_start(config, line)
@@ -104,11 +106,11 @@ def write_split(path: Path, name: str, questions: tuple[Question, ...]) -> None:
 
 def prepare_cold_start(config: PrepareConfig, line: Line = print) -> Path:
     """The folder of the method's cold start under `config.out`, copied from the package or trained."""
-    target = config.out / "cold_start" / config.method
+    start = ColdStartConfig(method=config.method, steps=config.cold_start_steps, actions_off=config.actions_off)
+    target = config.out / "cold_start" / start.name
     if config.cold_start == "packaged":
-        source = packaged_cold_start(config.method)
+        source = packaged_cold_start(start.name)
     else:
-        start = ColdStartConfig(method=config.method, steps=config.cold_start_steps)
         source = cached_cold_start(start, config.out / "cache", line)
     names = [path.name for path in source.iterdir()]
     if filecmp.cmpfiles(source, target, names, shallow=False)[0] == names:
@@ -120,11 +122,11 @@ def prepare_cold_start(config: PrepareConfig, line: Line = print) -> Path:
     return target
 
 
-def packaged_cold_start(method: str) -> Path:
-    """The checkpoint of a method that ships with the package; ValueError where none does."""
-    folder = Path(__file__).parent / "checkpoints" / method
+def packaged_cold_start(name: str) -> Path:
+    """The checkpoint by this name (`ColdStartConfig.name`) that ships with the package; ValueError where none does."""
+    folder = Path(__file__).parent / "checkpoints" / name
     if not (folder / RECORD).is_file():
-        raise ValueError(f"no packaged cold start for method {method!r}: train one with --cold-start build.")
+        raise ValueError(f"no packaged cold start {name!r}: train one with --cold-start build.")
     return folder
 
 

@@ -27,6 +27,7 @@ from retriever_server.index import open_index
 from retriever_server.process import start_server
 from verl_agentic.data.files import replacing
 from verl_agentic.data.rows import read_rows
+from verl_agentic.demo.cold_start import named
 from verl_agentic.demo.prepare import PrepareConfig, prepare, prepare_data
 from verl_agentic.demo.recipe import cold_start_of, compose_recipe, judge_of
 from verl_agentic.demo.summary import HEADLINE, LONG, summarize, table
@@ -110,7 +111,8 @@ def prepare_start(config: RunConfig, composed: DictConfig, line: Line) -> None:
     if name is None:
         prepare_data(config.prepare, line)
     else:
-        prepare(replace(config.prepare, method=name), line)
+        method, off = named(name)
+        prepare(replace(config.prepare, method=method, actions_off=off), line)
 
 
 def build_index(out: Path, line: Line) -> Path:

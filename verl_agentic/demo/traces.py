@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -12,8 +12,8 @@ from typing import Any
 
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.prompts import load_pack
+from verl_agentic.bridge.settings import default_agentic
 from verl_agentic.bridge.turn_engine import Sample, Sampler, TurnEngine, render_passages
-from verl_agentic.core.budget import Budget
 from verl_agentic.core.environment import Environment, Search
 from verl_agentic.core.question import Question
 from verl_agentic.core.trajectory import Episode
@@ -23,9 +23,6 @@ from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.world import WorldSizes, generate_world
 
 DEMO_PACK = "demo"
-DEMO_BUDGET = Budget(
-    max_actions=4, max_corrections=1, turn_tokens=32, observation_tokens=48, prompt_tokens=64, response_tokens=256
-)
 
 KindShares = dict[str, float]
 HabitMix = dict[str, dict[str, float]]
@@ -45,12 +42,17 @@ def scripted_sampler(codec: TokenizerCodec, oracle: Oracle) -> Sampler:
 
 
 class MethodRunner:
-    """A method of the package in its demo pack: the turn engine, and an environment for each episode."""
+    """A method of the package in its demo pack and under its demo budget, for episodes outside a trainer.
 
-    def __init__(self, method: str, codec: TokenizerCodec, budget: Budget = DEMO_BUDGET):
+    actions_off: actions that are taken away from the policy.
+    """
+
+    def __init__(self, method: str, codec: TokenizerCodec, actions_off: Collection[str] = ()):
         self.method = load_method(method)
+        self.actions_off = tuple(actions_off)
         self._pack = load_pack(self.method.prompts, DEMO_PACK)
-        self.engine = TurnEngine(codec, self.method.grammar, self._pack, budget)
+        grammar, budget = self.method.grammar.without(actions_off), load_oracle(method).DEMO_BUDGET
+        self.engine = TurnEngine(codec, grammar, self._pack, budget, default_agentic(method).forgery_ends)
 
     def environment(self, search: Search) -> Environment:
         """A fresh environment that asks `search`."""
@@ -77,7 +79,8 @@ class TraceSource:
         search = CorpusSearch(world.passages)
         kinds = rng.choices(list(self.kinds), list(self.kinds.values()), k=count)
         questions = [_findable(search, partial(draw_question, world, kind, rng)) for kind in kinds]
-        oracles = [self.oracle.make_oracle(question, world.look_up, rng, self.mix) for question in questions]
+        off = self.runner.actions_off
+        oracles = [self.oracle.make_oracle(question, world.look_up, rng, self.mix, off) for question in questions]
         return asyncio.run(self._run(questions, oracles, search))
 
     async def _run(self, questions: list[Question], oracles: list[Oracle], search: Search) -> list[Episode]:
@@ -101,6 +104,7 @@ def trace_source(
     kinds: KindShares,
     sizes: WorldSizes | None = None,
     mix: HabitMix | None = None,
+    actions_off: Collection[str] = (),
 ) -> TraceSource:
     """The source of a method's episodes, in the closed-vocabulary prompt pack and under the demo's budget."""
-    return TraceSource(MethodRunner(method, codec), load_oracle(method), kinds, sizes or WorldSizes(), mix)
+    return TraceSource(MethodRunner(method, codec, actions_off), load_oracle(method), kinds, sizes or WorldSizes(), mix)

@@ -8,9 +8,10 @@ so that reinforcement learning has something to mend: it stops after the first s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from verl_agentic.core.budget import Budget
 from verl_agentic.core.question import Question, Step
 
 LookUp = Callable[[str, str], str | None]
@@ -22,6 +23,11 @@ HASTY_MIX: dict[str, dict[str, float]] = {
     "2hop": {GOOD: 0.2, EARLY: 0.7, SLOPPY: 0.1},
     "comparison": {GOOD: 0.4, EARLY: 0.6},
 }
+
+# The budget of the CPU recipes, under which the demo's episodes are written.
+DEMO_BUDGET = Budget(
+    max_actions=4, max_corrections=1, turn_tokens=32, observation_tokens=48, prompt_tokens=64, response_tokens=256
+)
 
 
 @dataclass
@@ -86,11 +92,17 @@ def make_oracle(
     look_up: LookUp,
     rng: random.Random | None = None,
     mix: dict[str, dict[str, float]] | None = None,
+    actions_off: Collection[str] = (),
 ) -> SearchOracle:
     """An oracle for one episode: good where `rng` is None, else with a habit drawn from `mix` (HASTY_MIX).
 
     look_up: ``(entity, relation) -> value`` of the world, read by the sloppy habit only.
+
+    Raises:
+        ValueError: an action is taken away; the oracle needs both.
     """
+    if actions_off:
+        raise ValueError(f"the oracle of search_r1 cannot do without {sorted(actions_off)}")
     if rng is None:
         return SearchOracle(question, look_up, GOOD, random.Random(question.id))
     shares = (HASTY_MIX if mix is None else mix).get(question.kind, {GOOD: 1.0})
