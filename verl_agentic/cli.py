@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("demo", help="the embedded demo: run, prepare, cold-start, evaluate", add_help=False)
     commands.add_parser("data", help="data sets: filter", add_help=False)
+    commands.add_parser("traces", help="write sessions of a teacher or of an oracle", add_help=False)
     commands.add_parser("sft", help="train a policy on traces", add_help=False)
     recipes = commands.add_parser("recipes", help="list the recipes for python -m verl.trainer.main_ppo +recipe=NAME")
     recipes.set_defaults(run=_recipes)

@@ -1,4 +1,4 @@
-"""Command line of the warm start: ``verl-agentic sft``."""
+"""Command line of the warm start: ``verl-agentic traces|sft``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from verl_agentic.demo.recipe import compose_recipe
+from verl_agentic.warm_start.collecting import METRICS, Standard
 from verl_agentic.warm_start.fine_tuning import DEVICES, FineTuning, fine_tune
+from verl_agentic.warm_start.oracle_traces import collect_from_oracle
+from verl_agentic.warm_start.workplace import make_workplace
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="verl-agentic", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    _add_traces(commands.add_parser("traces", help="write sessions of a teacher or of an oracle"))
     sft = commands.add_parser("sft", help="train a policy on traces")
     sft.add_argument("--traces", type=Path, required=True, help="file that `verl-agentic traces` wrote")
     sft.add_argument("--model", required=True, help="Hugging Face folder or name of the policy to start from")
@@ -39,6 +44,27 @@ def _parser() -> argparse.ArgumentParser:
     sft.add_argument("--device", choices=DEVICES, default=FineTuning.device, help="auto takes a GPU where there is one")
     sft.set_defaults(run=_sft)
     return parser
+
+
+def _add_traces(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--recipe", required=True, help="the recipe whose method, prompts and budget are used")
+    parser.add_argument("--out", type=Path, required=True, help="file for the traces")
+    parser.add_argument("--source", choices=("oracle",), required=True)
+    parser.add_argument("--count", type=int, required=True, help="sessions that are run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the questions; 0")
+    parser.add_argument("--tokenizer", help="folder or name of the student's tokenizer; the recipe's model")
+    parser.add_argument("--metric", choices=tuple(METRICS), default=Standard.metric, help=Standard.metric)
+    parser.add_argument(
+        "--threshold", type=float, default=Standard.threshold, help="of the metric for a right answer; 1"
+    )
+    parser.add_argument("overrides", nargs="*", help="further Hydra overrides for the recipe")
+    parser.set_defaults(run=_traces)
+
+
+def _traces(options: argparse.Namespace) -> None:
+    place = make_workplace(compose_recipe(options.recipe, options.overrides), options.tokenizer)
+    standard, line = Standard(options.metric, options.threshold), partial(print, flush=True)
+    collect_from_oracle(place, options.recipe, options.out, options.count, options.seed, standard, line)
 
 
 def _sft(options: argparse.Namespace) -> None:
