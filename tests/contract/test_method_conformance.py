@@ -5,7 +5,7 @@
 3. rewards are finite and on trained tokens, scalars have the same keys in every sample;
 4. method, episodes and scores pickle, since they cross processes;
 5. its README maps the paper to functions and tests that exist;
-6. its glue is short.
+6. its demo pack uses no word that the tiny tokenizer lacks, and its glue is short.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from verl_agentic.core.trajectory import check_episode
 from verl_agentic.demo.codec import WordCodec
 from verl_agentic.demo.cold_start import ColdStartConfig
 from verl_agentic.demo.tokenizer import build_tokenizer
-from verl_agentic.demo.traces import trace_source
+from verl_agentic.demo.traces import DEMO_PACK, trace_source
 from verl_agentic.methods import discover, load_method
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +97,15 @@ def test_the_readme_maps_the_paper_to_functions_and_tests(name):
         assert hasattr(importlib.import_module(module), attribute), f"{module}:{attribute}"
     for file, test in tests:
         assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), f"{file}::{test}"
+
+
+def test_the_demo_pack_is_written_in_the_closed_vocabulary(name):
+    codec = WordCodec(build_tokenizer())
+    texts = {f.stem: f.read_text() for f in (load_method(name).prompts / DEMO_PACK).glob("*.txt")}
+    assert {"user", "observation", "passage", "correction", "last_turn"} <= set(texts)
+    for stem, text in texts.items():
+        words = re.sub(r"\{\w+\}", " ", text).strip()
+        assert codec.decode(codec.encode(words)) == " ".join(words.split()), stem
 
 
 def test_the_glue_is_short(name):

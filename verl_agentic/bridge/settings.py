@@ -105,7 +105,8 @@ def completed(agentic: DictConfig | None, method: str) -> DictConfig:
     if agentic is None:
         return defaults
     check_keys(agentic, defaults)
-    return OmegaConf.merge(defaults, agentic)
+    # Under a root of its own, so that a value may refer to another by its full name (`${agentic.demo_dir}`).
+    return OmegaConf.create({"agentic": OmegaConf.merge(defaults, agentic)}).agentic
 
 
 def check_keys(given: Any, known: Any, path: str = "agentic") -> None:

@@ -48,7 +48,11 @@ COLD_START_CODE = (
 
 @dataclass(frozen=True)
 class ColdStartConfig:
-    """What fixes a cold start. learning_rate falls linearly after `warm_up` steps; mix None is the oracle's own."""
+    """What fixes a cold start.
+
+    batch: sessions a step. learning_rate falls linearly after `warm_up` steps; mix None is the oracle's own.
+    actions_off: actions that the policy lacks.
+    """
 
     method: str = "search_r1"
     seed: int = 0
@@ -183,12 +187,13 @@ def _rate(step: int, config: ColdStartConfig) -> float:
 
 
 def _batches(source: TraceSource, config: ColdStartConfig) -> Iterator[list[Row]]:
-    """One batch a step: rows of like length from one fresh world, so that little is padded."""
+    """One batch a step: as many rows as `config.batch` sessions have, of like length, from one fresh world."""
     rng, made = random.Random(f"batches {config.seed}"), 0
     while made < config.steps:
         episodes = source.episodes(f"{config.seed} {made}", config.batch * BATCHES_PER_WORLD)
         rows = sorted((row for episode in episodes for row in episode.rows), key=lambda row: len(row.response_ids))
-        groups = [rows[i : i + config.batch] for i in range(0, len(rows), config.batch)]
+        size = max(1, len(rows) // BATCHES_PER_WORLD)
+        groups = [rows[i : i + size] for i in range(0, len(rows), size)]
         rng.shuffle(groups)
         for group in groups[: config.steps - made]:
             made += 1

@@ -48,7 +48,7 @@ class StackOracle:
     def __post_init__(self) -> None:
         steps = self.question.searches
         self._steps = steps[:1] if self.habit == EARLY else steps
-        self._next = self._plan
+        self._next: Callable[[str], str] = self._plan
         self._sloppy = self.habit in (SLOPPY, RETRY)
 
     def turn(self, observation: str) -> str:
