@@ -14,7 +14,7 @@ from typing import Any
 
 from verl_agentic import __version__
 from verl_agentic.core.answers import cover_match, exact_match, f1_score
-from verl_agentic.core.outcomes import ModelFault
+from verl_agentic.core.outcomes import InfraFault, ModelFault
 from verl_agentic.core.trajectory import Episode
 from verl_agentic.data.ledger import Ledger
 from verl_agentic.warm_start.trace_file import Trace, write_traces
@@ -42,8 +42,10 @@ class Standard:
         """What becomes of a session, and its trace where it is kept.
 
         A session ends well where its outcome is ok, no turn of it was invalid, and the answer is right: a policy is to
-        learn from every turn of a trace.
+        learn from every turn of a trace. Raises ValueError for a session that the infrastructure broke off.
         """
+        if isinstance(episode.outcome, InfraFault):
+            raise ValueError(f"not a session that ended: {episode.outcome.message}")
         if isinstance(episode.outcome, ModelFault):
             return episode.outcome.code.value, None
         if any(turn.fault for turn in episode.turns):
