@@ -1,4 +1,4 @@
-"""Advantages of agentic_rag_r1's sessions: verl's GRPO where nothing of the method is on, and what observations do to them."""
+"""Advantages of agentic_rag_r1: verl's GRPO where nothing of the method is on, and what observations do to them."""
 
 import asyncio
 import random

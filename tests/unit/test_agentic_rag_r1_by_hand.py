@@ -161,7 +161,7 @@ def test_the_scalars_of_the_session(episode):
 
 
 def test_context_lengths_seen_and_unedited(episode):
-    """The prompt has 10 tokens; seen before each turn: 10, 14, 25 | 20, 31, 36 | 27; unedited: 10, 14, 25, 31, 42, 47, 54."""
+    """The prompt has 10 tokens. Before each turn: 10, 14, 25 | 20, 31, 36 | 27; unedited 10, 14, 25, 31, 42, 47, 54."""
     assert len(episode.rows[0].prompt_ids) == 10
     found = session_statistics(episode, METHOD.grammar)
     assert found["context/seen"] == pytest.approx((10 + 14 + 25 + 20 + 31 + 36 + 27) / 7)

@@ -1,4 +1,4 @@
-"""The score of agentic_rag_r1 and what its judge is asked; sessions are run by the real engine in the demo's vocabulary."""
+"""The score of agentic_rag_r1 and what its judge is asked; the real engine runs the sessions in the demo's words."""
 
 import asyncio
 
@@ -186,7 +186,7 @@ ACTIONS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(ACTIONS, ACTIONS, st.floats(0, 1))
 def test_actions_after_the_cap_add_nothing(before, after, verdict):
-    """Two sessions with the same answer, one of which goes on acting after its cap: the process rewards are the same."""
+    """Of two sessions with the same answer one goes on acting after its cap: the process rewards are the same."""
 
     cap = 0.5 * len(before)
 

@@ -138,7 +138,7 @@ def test_impossible_options_end_with_one_sentence(tmp_path, capsys):
 
 
 def test_method_without_a_packaged_checkpoint_says_what_to_do():
-    with pytest.raises(ValueError, match=r"no packaged cold start for method 'other'.*--cold-start build"):
+    with pytest.raises(ValueError, match=r"no packaged cold start 'other'.*--cold-start build"):
         packaged_cold_start("other")
 
 
@@ -162,3 +162,24 @@ def test_packaged_checkpoint_is_a_hasty_start_on_held_out_questions():
 def test_full_training_gives_a_hasty_start(tmp_path):
     train_cold_start(ColdStartConfig(), tmp_path)
     check_hasty_start(tmp_path)
+
+
+def test_a_cold_start_is_named_after_its_method_and_what_its_policy_lacks():
+    from verl_agentic.demo.cold_start import named
+
+    assert ColdStartConfig(method="m_ask").name == "m_ask"
+    without = ColdStartConfig(method="agentic_rag_r1", actions_off=("backtrack", "summary"))
+    assert without.name == "agentic_rag_r1-without-backtrack-summary"
+    assert named(without.name) == ("agentic_rag_r1", ("backtrack", "summary"))
+    assert named("m_ask") == ("m_ask", ())
+    assert without.key() != ColdStartConfig(method="agentic_rag_r1").key()
+
+
+def test_a_batch_holds_the_rows_of_its_number_of_sessions():
+    """Sessions that edit their context have several rows; all of them are in the batches."""
+    from verl_agentic.demo.cold_start import _batches
+
+    source = trace_source("agentic_rag_r1", WordCodec(build_tokenizer()), {"1hop": 1.0}, mix={"1hop": {"good": 1.0}})
+    config = ColdStartConfig(method="agentic_rag_r1", steps=4, batch=5)
+    batches = list(_batches(source, config))
+    assert [len(rows) for rows in batches] == [10, 10, 10, 10]  # two rows a session: up to the summary, and after it

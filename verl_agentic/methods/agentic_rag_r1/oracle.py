@@ -21,8 +21,8 @@ LookUp = Callable[[str, str], str | None]
 GOOD, RETRY, EARLY, SLOPPY = "good", "retry", "early", "sloppy"
 # kind of question -> how often each habit is shown; kinds not listed are shown well
 HASTY_MIX: dict[str, dict[str, float]] = {
-    "1hop": {GOOD: 0.8, RETRY: 0.15, SLOPPY: 0.05},
-    "2hop": {GOOD: 0.15, RETRY: 0.05, EARLY: 0.7, SLOPPY: 0.1},
+    "1hop": {GOOD: 0.87, RETRY: 0.1, SLOPPY: 0.03},
+    "2hop": {GOOD: 0.17, RETRY: 0.05, EARLY: 0.7, SLOPPY: 0.08},
     "comparison": {GOOD: 0.4, EARLY: 0.6},
 }
 # The budget of the CPU recipes, under which the demo's episodes are written.
