@@ -14,7 +14,7 @@ from verl_agentic.data.filter import NONE, FilterSettings, Pace, filter_file
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; 0 on success, 2 with one sentence on stderr when an option, a file or a server does not fit."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         options.run(options)
     except RetrieverError as error:
@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The options of every command."""
     parser = argparse.ArgumentParser(prog="verl-agentic data", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("filter", help="drop items that need no retrieval or one trivial search")

@@ -16,7 +16,7 @@ from verl_agentic.warm_start.workplace import make_workplace
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; 0 on success, 2 with one sentence on stderr when an option, a file or a server does not fit."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         options.run(options)
     except (ValueError, RuntimeError, OSError) as error:
@@ -25,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The options of every command."""
     parser = argparse.ArgumentParser(prog="verl-agentic", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     _add_traces(commands.add_parser("traces", help="write sessions of a teacher or of an oracle"))
