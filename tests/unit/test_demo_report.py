@@ -29,7 +29,7 @@ def step(seconds, faults=0, difference=1e-6):
         "timing_s/step": seconds,
         "agentic/infra_faults": faults,
         "agentic/tokens_compared": 100,
-        "agentic/acc": 0.5,
+        "agentic/em": 0.5,
         "agentic/searches": 1.2,
         "agentic/log_prob_difference_max": difference,
     }
@@ -111,7 +111,7 @@ def test_the_page_is_one_file_and_escapes_what_it_shows(log_file, tmp_path):
 def test_progress_shows_what_a_newcomer_wants():
     lines = []
     progress(
-        "(TaskRunner pid=1) step:7 - agentic/acc:0.5 - agentic/searches:np.float64(1.25) - timing_s/step:4.26",
+        "(TaskRunner pid=1) step:7 - agentic/em:0.5 - agentic/searches:np.float64(1.25) - timing_s/step:4.26",
         30,
         lines.append,
     )

@@ -206,7 +206,7 @@ def progress(text: str, steps: int, line: Line) -> None:
     if (found := re.search(r"\bstep:(\d+) - (.*)", text)) is None:
         return
     values = dict(re.findall(r"(\S+?):(?:np\.\w+\()?(-?[\d.]+(?:e-?\d+)?)", found.group(2)))
-    shown = {"agentic/acc": "EM {:.2f}", "agentic/searches": "searches {:.2f}", "timing_s/step": "{:.1f} s"}
+    shown = {"agentic/em": "EM {:.2f}", "agentic/searches": "searches {:.2f}", "timing_s/step": "{:.1f} s"}
     parts = [form.format(float(values[name])) for name, form in shown.items() if name in values]
     if parts:
         line(f"step {found.group(1)}/{steps}  " + "  ".join(parts))

@@ -31,7 +31,7 @@ def search_agent_panels(log: list[LoggedStep], sources: Mapping[str, str]) -> li
     """
     score = {f"{name} (greedy)": validated(log, source, "em") for name, source in sources.items()}
     searches = {f"{name} (greedy)": validated(log, source, "searches") for name, source in sources.items()}
-    sampled = {"training questions, sampled": series(log, "agentic/acc")}
+    sampled = {"training questions, sampled": series(log, "agentic/em")}
     parts = {p: series(log, f"timing_s/{p}") for p in ("gen", "old_log_prob", "update_actor", "step")}
     return [
         Panel("Exact match", "EM", sampled, score),
