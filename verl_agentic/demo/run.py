@@ -242,7 +242,7 @@ def report(config: RunConfig, composed: DictConfig, rl_seconds: float, line: Lin
     found = summarize(log, counts, rl_seconds, time.time() - config.started)
     summary = write_summary(config, found, judge_of(composed))
     panels = search_agent_panels(log, {kind: f"demo_{kind}" for kind in counts})
-    draw(panels, out / "curves.png", f"{config.recipe}, seed {config.seed}")
+    draw(panels, out / "curves.png", f"{config.recipe}, seed {config.seed}", columns=2)
     text = table(summary)
     command = shlex.join(training_command(config, "http://127.0.0.1:PORT"))
     write_page(out / "report.html", "verl-agentic demo", command, text, out / "curves.png", summary)
@@ -254,11 +254,18 @@ def report(config: RunConfig, composed: DictConfig, rl_seconds: float, line: Lin
     line(
         f"\n{summary['steps']} RL steps in {rl_seconds:.0f} s, start-up and validation included; "
         f"{summary['total_seconds']:.0f} s in all; {summary['infra_faults']} infrastructure faults; "
-        f"{summary['tokens_compared']} trained tokens compared with the sampled ones; largest difference between "
-        f"rollout and training log-probability {_scientific(summary['largest_log_prob_difference'])}"
+        f"{summary['tokens_compared']} trained tokens compared with the sampled ones; {agreement(summary)}"
     )
     line(f"Look next: {out / 'curves.png'}, {out / 'report.html'}, {out / 'summary.json'}, {out / 'train.log'}")
     return out / "summary.json"
+
+
+def agreement(summary: Mapping[str, Any]) -> str:
+    """How far rollout and training differ, in words; apart for edited and unedited sessions where some were edited."""
+    largest = _scientific(summary["largest_log_prob_difference"])
+    parts = [f"{_scientific(value)} in {kind} sessions" for kind, value in summary["log_prob_differences"].items()]
+    inner = f" ({', '.join(parts)})" if parts else ""
+    return f"largest difference between rollout and training log-probability {largest}{inner}"
 
 
 def _scientific(value: float | None) -> str:
