@@ -66,6 +66,7 @@ setup(
         "verl_agentic.demo",
         "verl_agentic.report",
         "verl_agentic.startup",
+        "verl_agentic.warm_start",
         *find_packages(include=["verl_agentic.methods", "verl_agentic.methods.*"]),
     ],
     package_data={

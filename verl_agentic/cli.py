@@ -14,6 +14,14 @@ def main(arguments: list[str] | None = None) -> int:
         from verl_agentic.demo.__main__ import main as demo
 
         return demo(arguments[1:])
+    if arguments and arguments[0] == "data":
+        from verl_agentic.data.command import main as data
+
+        return data(arguments[1:])
+    if arguments and arguments[0] in ("traces", "sft"):
+        from verl_agentic.warm_start.command import main as warm_start
+
+        return warm_start(arguments)
     options = _parser().parse_args(arguments)
     return int(options.run(options))
 
@@ -22,6 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="verl-agentic", description="Agentic search reinforcement learning on verl.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("demo", help="the embedded demo: run, prepare, cold-start, evaluate", add_help=False)
+    commands.add_parser("data", help="data sets: filter", add_help=False)
+    commands.add_parser("traces", help="write sessions of a teacher or of an oracle", add_help=False)
+    commands.add_parser("sft", help="train a policy on traces", add_help=False)
     recipes = commands.add_parser("recipes", help="list the recipes for python -m verl.trainer.main_ppo +recipe=NAME")
     recipes.set_defaults(run=_recipes)
     return parser

@@ -6,6 +6,7 @@
 import importlib.util
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from omegaconf import OmegaConf
 
 from retriever_server.encoders import RECORDS
 from retriever_server.rerankers import RERANKERS
+from verl_agentic.data.command import build_parser as data_parser
 from verl_agentic.methods import discover
+from verl_agentic.warm_start.command import build_parser as warm_start_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -255,6 +258,11 @@ def test_commands_in_the_documents_name_things_that_exist():
         for recipe in re.findall(r"\+recipe(?:@_global_)?=(\w+)", line):
             seen += 1
             assert list(ROOT.glob(f"**/recipe/{recipe}.yaml")) or recipe == "NAME", f"{document}: {line}"
+        if found := re.match(r"verl-agentic (data|traces|sft) (.*)", line):
+            seen += 1
+            parser = data_parser() if found.group(1) == "data" else warm_start_parser()
+            words = shlex.split(found.group(2))
+            parser.parse_args(words if found.group(1) == "data" else [found.group(1), *words])
     assert seen > 15
 
 

@@ -39,7 +39,7 @@ COLD_START_KINDS = {"1hop": 0.35, "2hop": 0.35, "comparison": 0.3}  # comparing 
 COLD_START_CODE = (
     *(f"verl_agentic/demo/{name}.py" for name in ("lexicon", "world", "questions", "search", "tokenizer", "codec")),
     *(f"verl_agentic/demo/{name}.py" for name in ("policy", "traces", "oracles", "cold_start")),
-    *(f"verl_agentic/bridge/{name}.py" for name in ("turn_engine", "prompts", "codec", "settings")),
+    *(f"verl_agentic/bridge/{name}.py" for name in ("turn_engine", "text_sampler", "prompts", "codec", "settings")),
     "verl_agentic/core/*.py",
     *(f"retriever_server/{name}.py" for name in ("text", "backends/base", "backends/bm25")),
     "verl_agentic/methods/__init__.py",

@@ -12,6 +12,7 @@ from verl_agentic.bridge.settings import load_settings
 from verl_agentic.demo.oracles import load_method
 
 COLD_START = "cold_start"
+WARM_START = "sft"
 
 
 def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> DictConfig:
@@ -36,8 +37,17 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> DictConfig:
 
 def cold_start_of(config: DictConfig) -> str | None:
     """Name of the cold start below `agentic.demo_dir` from which a recipe trains; None where it starts elsewhere."""
+    return _start_in(config, COLD_START)
+
+
+def warm_start_of(config: DictConfig) -> str | None:
+    """Name of the warm start below `agentic.demo_dir` from which a recipe trains; None where it starts elsewhere."""
+    return _start_in(config, WARM_START)
+
+
+def _start_in(config: DictConfig, folder: str) -> str | None:
     path = Path(config.actor_rollout_ref.model.path)
-    return path.name if path.parent == Path(config.agentic.demo_dir) / COLD_START else None
+    return path.name if path.parent == Path(config.agentic.demo_dir) / folder else None
 
 
 def judge_of(config: DictConfig) -> str | None:

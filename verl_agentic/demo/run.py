@@ -29,8 +29,9 @@ from verl_agentic.data.files import replacing
 from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.cold_start import named
 from verl_agentic.demo.prepare import PrepareConfig, prepare, prepare_data
-from verl_agentic.demo.recipe import cold_start_of, compose_recipe, judge_of
+from verl_agentic.demo.recipe import WARM_START, cold_start_of, compose_recipe, judge_of, warm_start_of
 from verl_agentic.demo.summary import HEADLINE, LONG, summarize, table
+from verl_agentic.demo.warm_start import prepare_warm_start
 from verl_agentic.report.curves import draw, search_agent_panels
 from verl_agentic.report.metrics import read_log
 from verl_agentic.report.page import write_page
@@ -106,13 +107,16 @@ def compose_run(config: RunConfig) -> DictConfig:
 
 
 def prepare_start(config: RunConfig, composed: DictConfig, line: Line) -> None:
-    """World, questions, and the checkpoint that the recipe starts from where it is one of the demo's cold starts."""
-    name = cold_start_of(composed)
+    """World, questions, and the checkpoint that the recipe starts from where it is the demo's: cold or warm start."""
+    warm = warm_start_of(composed)
+    name = warm or cold_start_of(composed)
     if name is None:
         prepare_data(config.prepare, line)
-    else:
-        method, off = named(name)
-        prepare(replace(config.prepare, method=method, actions_off=off), line)
+        return
+    method, off = named(name)
+    start = prepare(replace(config.prepare, method=method, actions_off=off), line)
+    if warm:
+        prepare_warm_start(start, config.data / WARM_START / warm, config.recipe, composed, line=line)
 
 
 def build_index(out: Path, line: Line) -> Path:

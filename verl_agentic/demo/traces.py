@@ -8,13 +8,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.prompts import load_pack
 from verl_agentic.bridge.settings import default_agentic
-from verl_agentic.bridge.turn_engine import Sample, Sampler, TurnEngine, render_passages
+from verl_agentic.bridge.text_sampler import text_sampler
+from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.core.environment import Environment, Search
+from verl_agentic.core.generation import Sampler
 from verl_agentic.core.question import Question
 from verl_agentic.core.trajectory import Episode
 from verl_agentic.demo.oracles import Oracle, load_method, load_oracle
@@ -30,15 +32,25 @@ HabitMix = dict[str, dict[str, float]]
 
 def scripted_sampler(codec: TokenizerCodec, oracle: Oracle) -> Sampler:
     """A sampler that lets the oracle write each turn; it hands over the text that was appended since its last turn."""
-    seen: list[int] = []
 
-    async def sample(prompt_ids: list[int], params: dict[str, Any]) -> Sample:
-        appended = prompt_ids[len(seen) :] if prompt_ids[: len(seen)] == seen else prompt_ids
-        ids = codec.encode(oracle.turn(codec.decode(appended)))
-        seen[:] = [*prompt_ids, *ids]
-        return Sample(token_ids=ids, log_probs=None, finish_reason="stop")
+    async def write(_: list[int], appended: list[int]) -> str:
+        return oracle.turn(codec.decode(appended))
 
-    return sample
+    return text_sampler(codec, write)
+
+
+class Runner(Protocol):
+    """A method's turn engine, and an environment for each episode."""
+
+    @property
+    def engine(self) -> TurnEngine: ...
+
+    @property
+    def actions_off(self) -> tuple[str, ...]:
+        """Actions that are taken away from the policy."""
+
+    def environment(self, search: Search) -> Environment:
+        """A fresh environment that asks `search`."""
 
 
 class MethodRunner:
@@ -66,14 +78,21 @@ class TraceSource:
     kinds: share of each kind of question. mix: habits of the oracle, None for the module's own.
     """
 
-    runner: MethodRunner
+    runner: Runner
     oracle: ModuleType
     kinds: KindShares
     sizes: WorldSizes
     mix: HabitMix | None = None
 
     def episodes(self, seed: str, count: int) -> list[Episode]:
-        """`count` episodes over one fresh world; questions whose gold passages a good query misses are drawn again."""
+        """The episodes of `sessions`."""
+        return [episode for _, episode in self.sessions(seed, count)]
+
+    def sessions(self, seed: str, count: int) -> list[tuple[Question, Episode]]:
+        """`count` questions and their episodes over one fresh world.
+
+        Questions whose gold passages a good query misses are drawn again.
+        """
         rng = random.Random(f"traces {seed}")
         world = generate_world(rng.getrandbits(48), self.sizes)
         search = CorpusSearch(world.passages)
@@ -81,7 +100,7 @@ class TraceSource:
         questions = [_findable(search, partial(draw_question, world, kind, rng)) for kind in kinds]
         off = self.runner.actions_off
         oracles = [self.oracle.make_oracle(question, world.look_up, rng, self.mix, off) for question in questions]
-        return asyncio.run(self._run(questions, oracles, search))
+        return list(zip(questions, asyncio.run(self._run(questions, oracles, search)), strict=True))
 
     async def _run(self, questions: list[Question], oracles: list[Oracle], search: Search) -> list[Episode]:
         engine = self.runner.engine
