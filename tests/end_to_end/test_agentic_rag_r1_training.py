@@ -10,7 +10,7 @@ from verl_agentic.demo.prepare import PrepareConfig, prepare_cold_start
 METHOD = "agentic_rag_r1"
 QUESTIONS, ROLLOUTS = 4, 8
 SESSIONS = QUESTIONS * ROLLOUTS
-KEPT = 22  # 0.7 of 32, rounded down
+KEPT = 23  # 0.7 of 32, rounded up
 
 
 @pytest.fixture(scope="module")

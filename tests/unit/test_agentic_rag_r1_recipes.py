@@ -29,7 +29,7 @@ MAIN = {
     "max_corrections": 3,
     "metric": "f1",
     "credit": "hierarchical",
-    "process_coefficient": 0.2,
+    "process_coefficient": 0.1,
     "forgery_ends": False,
     "model": "plain",
     "val_only": False,
