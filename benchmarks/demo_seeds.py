@@ -61,7 +61,7 @@ def curves(seeds: list[int], work: Path, path: Path) -> None:
     panels = [
         Panel(title, label, {name: series(log, key) for name, log in logs.items()}, {})
         for title, label, key in (
-            ("Training score (temperature 1)", "EM", "agentic/acc"),
+            ("Training score (temperature 1)", "EM", "agentic/em"),
             ("Searches per question (temperature 1)", "searches", "agentic/searches"),
             ("Entropy of the policy", "nats", "actor/entropy"),
         )

@@ -13,7 +13,7 @@ from verl_agentic.report.metrics import LoggedStep, read_log, series, validated
 Points = list[tuple[int, float]]
 ACTIONS = "agentic/actions/"
 TRAINED = (
-    ("Training score (temperature 1)", "F1 or EM, as rewarded", "agentic/acc"),
+    ("Exact match (temperature 1, training questions)", "EM", "agentic/em"),
     ("Searches per question (temperature 1)", "searches", "agentic/searches"),
     ("Context per turn (temperature 1)", "tokens that the policy sees", "agentic/context/seen"),
     ("Entropy of the policy", "nats", "actor/entropy"),

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from retriever_server.encoders import RECORDS
 from retriever_server.rerankers import RERANKERS
 from verl_agentic.data.command import build_parser as data_parser
+from verl_agentic.methods import discover
 from verl_agentic.warm_start.command import build_parser as warm_start_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,14 +24,21 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import method_tables  # noqa: E402
 
 # Methods whose page in docs/ shows what benchmarks/METHOD.py measured, and the recipes whose actions it lists.
-MEASURED: dict[str, tuple[str, ...]] = {}
-SCHEMAS = ("base.yaml", "search_r1.yaml")
+MEASURED = {"agentic_rag_r1": ("agentic_rag_r1_cpu", "agentic_rag_r1_no_memory_cpu")}
 
 
-def key_table() -> str:
+def key_tables() -> str:
+    """The keys that every method has, then what each method adds or sets otherwise."""
+    parts = [key_table(["base.yaml"])]
+    for method in discover():
+        parts += [f"What `{method}` adds or sets otherwise:", key_table([f"{method}.yaml"])]
+    return "\n\n".join(parts)
+
+
+def key_table(files: list[str]) -> str:
     """One line a key of `agentic`: its default and the comment above it."""
     rows: dict[str, tuple[str, str]] = {}
-    for file in SCHEMAS:
+    for file in files:
         path: list[str] = []
         comment: list[str] = []
         for line in (ROOT / "recipes" / "agentic" / file).read_text().splitlines():
@@ -65,7 +73,7 @@ def generated(text: str, name: str, content: str) -> str:
 def documents() -> dict[Path, str]:
     """Each document with generated parts, as it should be."""
     recipes = ROOT / "docs" / "recipes.md"
-    documents = {recipes: generated(recipes.read_text(), "keys", key_table())}
+    documents = {recipes: generated(recipes.read_text(), "keys", key_tables())}
     readme, seeds = ROOT / "README.md", ROOT / "benchmarks" / "results" / "demo_seeds.md"
     if readme.is_file() and seeds.is_file():
         documents[readme] = generated(readme.read_text(), "seeds", seeds.read_text().rstrip("\n"))
@@ -200,9 +208,9 @@ def test_generated_parts_are_up_to_date():
 
 
 def test_every_key_is_documented():
-    table = key_table()
-    for name in SCHEMAS:
-        loaded = OmegaConf.load(ROOT / "recipes" / "agentic" / name)
+    table = key_tables()
+    for name in ("base", *discover()):
+        loaded = OmegaConf.load(ROOT / "recipes" / "agentic" / f"{name}.yaml")
         loaded.pop("defaults", None)
         for path in leaves(OmegaConf.to_container(loaded, resolve=False)):
             assert f"`agentic.{path}`" in table

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from verl_agentic.demo.prepare import PrepareConfig
-from verl_agentic.demo.run import RunConfig, progress, train, training_command
+from verl_agentic.demo.run import RunConfig, agreement, progress, train, training_command
 from verl_agentic.demo.summary import summarize, table
 from verl_agentic.report.curves import draw, search_agent_panels
 from verl_agentic.report.metrics import read_log, series, validated
@@ -29,7 +29,7 @@ def step(seconds, faults=0, difference=1e-6):
         "timing_s/step": seconds,
         "agentic/infra_faults": faults,
         "agentic/tokens_compared": 100,
-        "agentic/acc": 0.5,
+        "agentic/em": 0.5,
         "agentic/searches": 1.2,
         "agentic/log_prob_difference_max": difference,
     }
@@ -111,13 +111,22 @@ def test_the_page_is_one_file_and_escapes_what_it_shows(log_file, tmp_path):
 def test_progress_shows_what_a_newcomer_wants():
     lines = []
     progress(
-        "(TaskRunner pid=1) step:7 - agentic/acc:0.5 - agentic/searches:np.float64(1.25) - timing_s/step:4.26",
+        "(TaskRunner pid=1) step:7 - agentic/em:0.5 - agentic/searches:np.float64(1.25) - timing_s/step:4.26",
         30,
         lines.append,
     )
     progress("verl-agentic: preflight passed\n", 30, lines.append)
     progress("some library's chatter step 3", 30, lines.append)
     assert lines == ["step 7/30  EM 0.50  searches 1.25  4.3 s", "verl-agentic: preflight passed"]
+
+
+def test_how_far_rollout_and_training_differ_is_said_for_edited_sessions_apart():
+    summary = {"largest_log_prob_difference": 3e-6, "log_prob_differences": {}}
+    words = "largest difference between rollout and training log-probability"
+    assert agreement(summary) == f"{words} 3.0e-06"
+    edited = {**summary, "log_prob_differences": {"edited": 3e-6, "unedited": 1.5e-6}}
+    assert agreement(edited) == f"{words} 3.0e-06 (3.0e-06 in edited sessions, 1.5e-06 in unedited sessions)"
+    assert agreement({**summary, "largest_log_prob_difference": None}) == f"{words} not measured"
 
 
 def test_the_printed_command_is_verls_own(tmp_path):

@@ -35,7 +35,7 @@ def validation(em, seen, unedited):
 def trained(seconds, kept=0.7, difference=1e-6):
     return {
         "timing_s/step": seconds,
-        "agentic/acc": 0.5,
+        "agentic/em": 0.5,
         "agentic/rows": 2.5,
         "agentic/tokens_compared": 10,
         "agentic/infra_faults": 0,

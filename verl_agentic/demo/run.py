@@ -210,7 +210,7 @@ def progress(text: str, steps: int, line: Line) -> None:
     if (found := re.search(r"\bstep:(\d+) - (.*)", text)) is None:
         return
     values = dict(re.findall(r"(\S+?):(?:np\.\w+\()?(-?[\d.]+(?:e-?\d+)?)", found.group(2)))
-    shown = {"agentic/acc": "EM {:.2f}", "agentic/searches": "searches {:.2f}", "timing_s/step": "{:.1f} s"}
+    shown = {"agentic/em": "EM {:.2f}", "agentic/searches": "searches {:.2f}", "timing_s/step": "{:.1f} s"}
     parts = [form.format(float(values[name])) for name, form in shown.items() if name in values]
     if parts:
         line(f"step {found.group(1)}/{steps}  " + "  ".join(parts))
@@ -246,7 +246,7 @@ def report(config: RunConfig, composed: DictConfig, rl_seconds: float, line: Lin
     found = summarize(log, counts, rl_seconds, time.time() - config.started)
     summary = write_summary(config, found, judge_of(composed))
     panels = search_agent_panels(log, {kind: f"demo_{kind}" for kind in counts})
-    draw(panels, out / "curves.png", f"{config.recipe}, seed {config.seed}")
+    draw(panels, out / "curves.png", f"{config.recipe}, seed {config.seed}", columns=2)
     text = table(summary)
     command = shlex.join(training_command(config, "http://127.0.0.1:PORT"))
     write_page(out / "report.html", "verl-agentic demo", command, text, out / "curves.png", summary)
@@ -258,11 +258,18 @@ def report(config: RunConfig, composed: DictConfig, rl_seconds: float, line: Lin
     line(
         f"\n{summary['steps']} RL steps in {rl_seconds:.0f} s, start-up and validation included; "
         f"{summary['total_seconds']:.0f} s in all; {summary['infra_faults']} infrastructure faults; "
-        f"{summary['tokens_compared']} trained tokens compared with the sampled ones; largest difference between "
-        f"rollout and training log-probability {_scientific(summary['largest_log_prob_difference'])}"
+        f"{summary['tokens_compared']} trained tokens compared with the sampled ones; {agreement(summary)}"
     )
     line(f"Look next: {out / 'curves.png'}, {out / 'report.html'}, {out / 'summary.json'}, {out / 'train.log'}")
     return out / "summary.json"
+
+
+def agreement(summary: Mapping[str, Any]) -> str:
+    """How far rollout and training differ, in words; apart for edited and unedited sessions where some were edited."""
+    largest = _scientific(summary["largest_log_prob_difference"])
+    parts = [f"{_scientific(value)} in {kind} sessions" for kind, value in summary["log_prob_differences"].items()]
+    inner = f" ({', '.join(parts)})" if parts else ""
+    return f"largest difference between rollout and training log-probability {largest}{inner}"
 
 
 def _scientific(value: float | None) -> str:

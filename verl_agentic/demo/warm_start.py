@@ -53,7 +53,7 @@ def prepare_warm_start(
     """
     config = config or WarmStartConfig()
     place = make_workplace(composed, str(start))
-    stamp = _stamp(start, config, {**place.told, "recipe": recipe})
+    stamp = _stamp(start, config, place.told)
     if all((target / name).is_file() for name in FILES) and (target / STAMP).read_text(encoding="utf-8") == stamp:
         line(f"warm start: unchanged in {target}")
         return target

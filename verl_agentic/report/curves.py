@@ -21,7 +21,7 @@ class Panel:
 
 
 def search_agent_panels(log: list[LoggedStep], sources: Mapping[str, str]) -> list[Panel]:
-    """Score, searches per question and seconds per step.
+    """Score, searches per question, seconds per step, and tokens of context per turn.
 
     Greedy validation moves in jumps, so the score at the sampling temperature is drawn beside it at every step.
 
@@ -31,12 +31,17 @@ def search_agent_panels(log: list[LoggedStep], sources: Mapping[str, str]) -> li
     """
     score = {f"{name} (greedy)": validated(log, source, "em") for name, source in sources.items()}
     searches = {f"{name} (greedy)": validated(log, source, "searches") for name, source in sources.items()}
-    sampled = {"training questions, sampled": series(log, "agentic/acc")}
+    sampled = {"training questions, sampled": series(log, "agentic/em")}
+    context = {
+        "as the policy saw it": series(log, "agentic/context/seen"),
+        "had nothing been edited": series(log, "agentic/context/unedited"),
+    }
     parts = {p: series(log, f"timing_s/{p}") for p in ("gen", "old_log_prob", "update_actor", "step")}
     return [
         Panel("Exact match", "EM", sampled, score),
         Panel("Searches per question", "searches", {"training, sampled": series(log, "agentic/searches")}, searches),
         Panel("Seconds per step", "s", {name: points for name, points in parts.items() if points}, {}),
+        Panel("Context per turn (sampled)", "tokens", context, {}),
     ]
 
 
