@@ -130,6 +130,18 @@ def test_other_settings_and_other_data_are_refused(data, url, tmp_path, capsys):
     assert "was begun with data_sha256" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("line", ["{", "[]", '{"number": 0}', '{"number": 0, "verdict": "perhaps"}'])
+def test_a_damaged_record_is_one_sentence(data, url, tmp_path, capsys, line):
+    out, ledger = tmp_path / "filtered.parquet", tmp_path / "filtered.parquet.decisions.jsonl"
+    command = ["--data", data, "--out", out, "--retriever", url, "--topk", 1]
+    assert run(*command) == 0
+    ledger.write_text(ledger.read_text() + line + "\n")
+    assert run(*command) == 2
+    error = capsys.readouterr().err
+    assert f"{ledger} is damaged" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

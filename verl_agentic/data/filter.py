@@ -115,7 +115,7 @@ def filter_file(
         raise ValueError(f"--out {out} is the data itself; choose another file.")
     items = read_items(data, settings.limit)
     ledger = Ledger(_beside(out, "decisions.jsonl"), "data filter", _recorded(data, settings))
-    decided = [Decision(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in ledger.entries]
+    decided = read_decisions(ledger)
     if decided:
         line(f"filter: {len(decided)} decisions taken from {ledger.path}")
     decided += asyncio.run(_Filter(settings, pace or Pace(), ledger, line).run(items, decided))
@@ -127,6 +127,14 @@ def filter_file(
         raise RowError(f"{out} would hold no row: all {len(items)} items of {data} were dropped; relax the rules.")
     _write_kept(data, out, kept)
     return report
+
+
+def read_decisions(ledger: Ledger) -> list[Decision]:
+    """The decisions that a ledger held when it was opened; ValueError where it is damaged."""
+    try:
+        return [Decision(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in ledger.entries]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{ledger.path} is damaged ({error}); delete it to start again.") from error
 
 
 def read_items(data: Path, limit: int | None) -> list[Item]:
