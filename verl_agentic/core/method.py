@@ -75,6 +75,7 @@ class Method:
         check_knobs: raises ValueError, in one sentence, where the values of `agentic.reward` make no sense.
         asks: what the judge is asked about an episode; its judgements go to `score`.
         judged_kinds: the kinds of ask that given knobs lead to; where there are any, a judge must be configured.
+        judge_prompts: folder of the prompts of its judge, one `KIND.txt` a kind of ask, for a judge that is a model.
     """
 
     name: str
@@ -85,3 +86,4 @@ class Method:
     check_knobs: Callable[[Mapping[str, Any]], None] = any_knobs
     asks: AskFunction = no_asks
     judged_kinds: Callable[[Mapping[str, Any]], Sequence[str]] = no_kinds
+    judge_prompts: Path | None = None

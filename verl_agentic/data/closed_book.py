@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from verl_agentic.clients.chat import ChatClient
+from verl_agentic.clients.errors import ChatError
 from verl_agentic.core.seeds import request_seed
 
+OF_THE_MODEL = ("truncated", "empty")  # kinds of ChatError that are no fault of the endpoint
 INSTRUCTION = "Answer the question from memory. Write the answer alone, in as few words as possible.\nQuestion: {}"
 
 
@@ -56,7 +58,7 @@ class EndpointModel:
     """A model behind an OpenAI-compatible endpoint; its attempts differ only where it samples.
 
     Args:
-        url: the path up to `/v1`.
+        url: its address, with or without `/v1`.
         model: its name there.
         attempts: how a question is asked.
         concurrency: requests at a time.
@@ -76,7 +78,7 @@ class EndpointModel:
         )
 
     async def replies(self, questions: Sequence[str]) -> list[list[str]]:
-        """Raises ChatError where the endpoint fails."""
+        """Raises ChatError where the endpoint fails; a reply that is empty or cut off is a wrong answer."""
         count = self._attempts.count
         asked = [self._ask(question) for question in questions for _ in range(count)]
         said = await asyncio.gather(*asked)
@@ -88,7 +90,14 @@ class EndpointModel:
     async def _ask(self, question: str) -> str:
         messages = [{"role": "user", "content": INSTRUCTION.format(question)}]
         told = self._attempts
-        return await self._chat.complete(messages, temperature=told.temperature, top_p=1.0, max_tokens=told.max_tokens)
+        try:
+            return await self._chat.complete(
+                messages, temperature=told.temperature, top_p=1.0, max_tokens=told.max_tokens
+            )
+        except ChatError as error:
+            if error.kind in OF_THE_MODEL:
+                return ""
+            raise
 
 
 class LocalModel:

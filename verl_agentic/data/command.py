@@ -7,8 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from verl_agentic.clients.chat import ChatError
-from verl_agentic.clients.errors import RetrieverError
+from verl_agentic.clients.errors import ServiceError
 from verl_agentic.data.closed_book import Attempts
 from verl_agentic.data.filter import NONE, FilterSettings, Pace, filter_file
 
@@ -18,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         options.run(options)
-    except (RetrieverError, ChatError) as error:
+    except ServiceError as error:
         print(f"verl-agentic data: {error}; the same command goes on where it stopped.", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:

@@ -6,6 +6,7 @@ ordinary exception of a callback into a warning, so `SystemExit` is raised.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -46,7 +47,7 @@ class Preflight(Callback):
                 f"a check before the run failed with {type(error).__name__}: {error}; agentic.preflight=false skips it",
                 error,
             )
-        print("verl-agentic: preflight passed (packages, settings, ray slots, data rows, model, retriever)")
+        print("verl-agentic: preflight passed (packages, settings, ray slots, data rows, model, retriever, judge)")
 
 
 def _refuse(reason: str, cause: Exception) -> NoReturn:
@@ -67,6 +68,7 @@ def run_checks(config: DictConfig) -> None:
         check_data,
         check_model,
         check_retriever,
+        check_judge,
     ]
     for check in checks:
         check(config)
@@ -198,6 +200,32 @@ def check_retriever(config: DictConfig) -> None:
         raise PreflightError(str(error)) from error
     for server in found:
         print(f"verl-agentic: {server}")
+
+
+def check_judge(config: DictConfig) -> None:
+    """Where the reward needs a judge, it can be made, and an endpoint gives verdicts; what was found is printed."""
+    from verl_agentic.bridge.judging import ENDPOINT, make_judge
+    from verl_agentic.bridge.settings import load_settings
+    from verl_agentic.methods import load_method
+
+    settings = load_settings(config)
+    method = load_method(settings.method)
+    judge = make_judge(settings, method)
+    if judge is None:
+        return
+    if settings.judge.scorer == ENDPOINT:
+        _check_endpoint(judge)
+    print(f"verl-agentic: judge of {', '.join(method.judged_kinds(settings.reward))}: {judge.name}")
+
+
+def _check_endpoint(judge: Any) -> None:
+    from verl_agentic.clients.errors import ChatError
+    from verl_agentic.clients.judge_check import check_judge_endpoint
+
+    try:
+        asyncio.run(check_judge_endpoint(judge))
+    except ChatError as error:
+        raise PreflightError(str(error)) from error
 
 
 def _preparation(config: DictConfig) -> str:

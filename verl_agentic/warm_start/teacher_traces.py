@@ -16,8 +16,8 @@ from typing import Any
 
 from verl_agentic.bridge.text_sampler import text_sampler
 from verl_agentic.bridge.turn_engine import TurnEngine
-from verl_agentic.clients.chat import ChatClient, ChatError
-from verl_agentic.clients.errors import RetrieverError
+from verl_agentic.clients.chat import ChatClient
+from verl_agentic.clients.errors import ChatError, RetrieverError
 from verl_agentic.clients.retriever import RetrieverClient
 from verl_agentic.core.environment import Passage, Search
 from verl_agentic.core.grammar import Grammar
@@ -32,6 +32,7 @@ NEXT = (
     "Write your next step now: one step only, up to its closing tag."
 )
 REPLY_TOKENS = 4  # longest reply, in turn budgets of the student: the teacher's own thinking has room in it
+OF_THE_MODEL = ("truncated", "empty")  # no fault of the infrastructure: a turn without an action
 MOST_FAULTS = 8  # one after another: then nothing of the infrastructure answers
 
 
@@ -40,7 +41,7 @@ class Teacher:
     """The endpoint that writes, and how it is asked.
 
     Args:
-        urls: equal OpenAI-compatible servers, with the path up to `/v1`.
+        urls: equal OpenAI-compatible servers, with or without `/v1`.
         model: the model's name there.
         temperature, top_p: of its sampling.
         concurrency: sessions at a time.
@@ -203,7 +204,9 @@ class Pen:
         try:
             said = await self._chat.complete(messages, **self._options)
         except ChatError as error:
-            raise InfraFaultError("teacher", str(error)) from error
+            if error.kind not in OF_THE_MODEL:
+                raise InfraFaultError("teacher", str(error)) from error
+            said = ""
         return self._ended(said.strip())
 
     def _request(self, context: list[int]) -> str:

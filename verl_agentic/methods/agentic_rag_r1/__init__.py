@@ -28,4 +28,5 @@ METHOD = Method(
     check_knobs=check_knobs,
     asks=asks,
     judged_kinds=judged_kinds,
+    judge_prompts=Path(__file__).parent / "judge_prompts",
 )
