@@ -2,10 +2,12 @@
 
 import json
 import socket
+import threading
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from http_servers import JsonHandler, serving
 
 from retriever_server.index import build_index
 from retriever_server.process import start_server
@@ -128,6 +130,18 @@ def test_other_settings_and_other_data_are_refused(data, url, tmp_path, capsys):
     assert "was begun with data_sha256" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("line", ["{", "[]", '{"number": 0}', '{"number": 0, "verdict": "perhaps"}'])
+def test_a_damaged_record_is_one_sentence(data, url, tmp_path, capsys, line):
+    out, ledger = tmp_path / "filtered.parquet", tmp_path / "filtered.parquet.decisions.jsonl"
+    command = ["--data", data, "--out", out, "--retriever", url, "--topk", 1]
+    assert run(*command) == 0
+    ledger.write_text(ledger.read_text() + line + "\n")
+    assert run(*command) == 2
+    error = capsys.readouterr().err
+    assert f"{ledger} is damaged" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -136,6 +150,8 @@ def test_other_settings_and_other_data_are_refused(data, url, tmp_path, capsys):
         (["--retriever", "http://127.0.0.1:9", "--topk", "0"], "--topk and --limit must be at least 1, got 0"),
         (["--closed-book", "/none", "--trivial-search", "off"], "nor a Hugging Face folder with a config.json"),
         (["--closed-book", "/none", "--trivial-search", "off", "--share", "0"], "--share must be above 0"),
+        (["--closed-book", "http://127.0.0.1:9/v1", "--trivial-search", "off"], "--closed-book URL needs --model NAME"),
+        (["--retriever", "http://127.0.0.1:9", "--model", "big"], "and nothing else takes it"),
         (["--retriever", "http://127.0.0.1:9", "--temperature", "0"], "are the same reply"),
     ],
 )
@@ -209,3 +225,35 @@ def test_a_model_that_knows_the_answer_drops_items_before_any_search(data, url, 
     assert [row["index"] for row in pq.read_table(alone)["extra_info"].to_pylist()] == [10, 13, 14]
     decisions = [json.loads(line) for line in (tmp_path / "alone.parquet.decisions.jsonl").open()][1:]
     assert {d["number"]: (d["right"], d["judged_by_search"]) for d in decisions}[1] == (1.0, None)
+
+
+def test_an_endpoint_is_asked_and_its_failure_decides_nothing(data, url, tmp_path, capsys):
+    asked, down = [], threading.Event()
+
+    class Model(JsonHandler):
+        def do_POST(self):
+            body = self.body()
+            asked.append(body)
+            if down.is_set():
+                self.answer(400, {"error": {"message": "no such model"}})
+                return
+            right = "spouse of Lina Aldor" in body["messages"][0]["content"] and len(asked) % 2
+            message = {"role": "assistant", "content": "Bram Toll." if right else "unknown"}
+            self.answer(200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    out = tmp_path / "filtered.parquet"
+    with serving(Model) as endpoint:
+        command = ["--data", data, "--out", out, "--trivial-search", "off", "--batch", 1, "--concurrency", 1]
+        command += ["--closed-book", f"{endpoint}/v1", "--model", "big", "--attempts", 2]
+        down.set()
+        assert run(*command) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "; the same command goes on where it stopped." in error
+        assert not out.exists()
+        down.clear()
+        assert run(*command) == 0
+    report = json.loads((tmp_path / "filtered.parquet.report.json").read_text())
+    assert report["counts"] == {"kept": 4, "no_retrieval": 1, "one_search": 0}
+    assert report["settings"]["model"] == "big"
+    assert (asked[-1]["model"], asked[-1]["temperature"], asked[-1]["max_tokens"]) == ("big", 0.7, 32)

@@ -63,6 +63,17 @@ def test_a_run_that_was_stopped_goes_on_and_gives_the_same_file(tmp_path, capsys
     assert read_traces(other).traces[0].question != read_traces(out).traces[0].question
 
 
+@pytest.mark.parametrize("line", ["{", "[]", '{"number": 0}', '{"number": 0, "reason": "kept", "trace": {"rows": 1}}'])
+def test_a_damaged_record_is_one_sentence(tmp_path, capsys, line):
+    out, ledger = tmp_path / "traces.jsonl", tmp_path / "traces.jsonl.sessions.jsonl"
+    assert run(out, "--count", 2) == 0
+    ledger.write_text(ledger.read_text() + line + "\n")
+    assert run(out, "--count", 2) == 2
+    error = capsys.readouterr().err
+    assert f"{ledger} is damaged" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -119,8 +130,8 @@ def test_the_demo_s_warm_start_is_kept_while_nothing_changes(tmp_path):
     composed, lines = compose_recipe("search_r1_cpu"), []
     training = FineTuning(epochs=1, learning_rate=5e-4, batch=8, device="cpu")
 
-    def prepare(sessions):
-        told = (PACKAGED, tmp_path / "sft" / "search_r1", "search_r1_cpu", composed)
+    def prepare(sessions, recipe="search_r1_cpu"):
+        told = (PACKAGED, tmp_path / "sft" / "search_r1", recipe, composed)
         return prepare_warm_start(*told, WarmStartConfig(sessions, training=training), lines.append)
 
     folder = prepare(16)
@@ -130,7 +141,7 @@ def test_the_demo_s_warm_start_is_kept_while_nothing_changes(tmp_path):
     assert record["traces"]["recipe"] == "search_r1_cpu"
     transformers.AutoModelForCausalLM.from_pretrained(folder)
     written = (folder / "model.safetensors").stat().st_mtime_ns
-    prepare(16)
+    prepare(16, "another_name_for_the_same")
     assert lines[-1] == f"warm start: unchanged in {folder}"
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
     prepare(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,11 +50,15 @@ class Transport:
     """Calls the servers at `urls`; usable from any event loop, and picklable.
 
     `timeout_s` bounds one attempt and `deadline_s` a whole call; `retries` further attempts follow a failed one.
+    `key_variable` names the variable of the environment that holds the servers' key, read at each call.
     """
 
     _connections: dict[asyncio.AbstractEventLoop, dict[bool, Connections]]  # by "reached without proxy"
 
-    def __init__(self, urls: Sequence[str], timeout_s: float, deadline_s: float, retries: int) -> None:
+    def __init__(
+        self, urls: Sequence[str], timeout_s: float, deadline_s: float, retries: int, key_variable: str = ""
+    ) -> None:
+        self.key_variable = key_variable
         self.timeout_s = timeout_s
         self.deadline_s = deadline_s
         self.retries = retries
@@ -70,7 +75,7 @@ class Transport:
 
     def only(self, url: str) -> Transport:
         """Return a transport like this one to `url` alone."""
-        return Transport([url], self.timeout_s, self.deadline_s, self.retries)
+        return Transport([url], self.timeout_s, self.deadline_s, self.retries, self.key_variable)
 
     async def call(self, path: str, body: Mapping[str, Any], on_retry: Callable[[], None] = lambda: None) -> Answer:
         """Post `body` to `path` of the least loaded server, and of others where that fails.
@@ -132,6 +137,8 @@ class Transport:
                 return await client.get(f"{url}{path}")
             # after this time nobody waits for the answer: a server that knows the header need not compute it
             headers = {"Content-Type": "application/json", "X-Deadline-Ms": str(_deadline_ms(timeout_s))}
+            if key := os.environ.get(self.key_variable):
+                headers["Authorization"] = f"Bearer {key}"
             return await client.post(f"{url}{path}", content=content, headers=headers)
 
     def _pools(self) -> dict[bool, Connections]:

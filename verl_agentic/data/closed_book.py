@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from verl_agentic.clients.chat import ChatClient
 from verl_agentic.core.seeds import request_seed
 
 INSTRUCTION = "Answer the question from memory. Write the answer alone, in as few words as possible.\nQuestion: {}"
@@ -46,6 +47,49 @@ class ClosedBook(Protocol):
         """The replies to each question, one an attempt."""
         ...
 
+    async def aclose(self) -> None:
+        """Close what is open."""
+        ...
+
+
+class EndpointModel:
+    """A model behind an OpenAI-compatible endpoint; its attempts differ only where it samples.
+
+    Args:
+        url: the path up to `/v1`.
+        model: its name there.
+        attempts: how a question is asked.
+        concurrency: requests at a time.
+        api_key_variable: the variable of the environment that holds the key, if the server wants one.
+    """
+
+    def __init__(self, url: str, model: str, attempts: Attempts, concurrency: int, api_key_variable: str):
+        self._attempts = attempts
+        self._chat = ChatClient(
+            [url],
+            model,
+            timeout_s=60.0,
+            deadline_s=300.0,
+            retries=4,
+            concurrency=concurrency,
+            api_key_variable=api_key_variable,
+        )
+
+    async def replies(self, questions: Sequence[str]) -> list[list[str]]:
+        """Raises ChatError where the endpoint fails."""
+        count = self._attempts.count
+        asked = [self._ask(question) for question in questions for _ in range(count)]
+        said = await asyncio.gather(*asked)
+        return [said[i * count : (i + 1) * count] for i in range(len(questions))]
+
+    async def aclose(self) -> None:
+        await self._chat.aclose()
+
+    async def _ask(self, question: str) -> str:
+        messages = [{"role": "user", "content": INSTRUCTION.format(question)}]
+        told = self._attempts
+        return await self._chat.complete(messages, temperature=told.temperature, top_p=1.0, max_tokens=told.max_tokens)
+
 
 class LocalModel:
     """A Hugging Face folder on this machine; one batch at a time.
@@ -66,6 +110,9 @@ class LocalModel:
     async def replies(self, questions: Sequence[str]) -> list[list[str]]:
         async with self._turn:
             return await asyncio.to_thread(self._generate, list(questions))
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
 
     def _generate(self, questions: list[str]) -> list[list[str]]:
         import torch

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from verl_agentic.clients.chat import ChatError
 from verl_agentic.clients.errors import RetrieverError
 from verl_agentic.data.closed_book import Attempts
 from verl_agentic.data.filter import NONE, FilterSettings, Pace, filter_file
@@ -17,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         options.run(options)
-    except RetrieverError as error:
+    except (RetrieverError, ChatError) as error:
         print(f"verl-agentic data: {error}; the same command goes on where it stopped.", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:
@@ -36,7 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--retriever", nargs="+", default=[], metavar="URL", help="equal retriever servers")
     command.add_argument("--topk", type=int, default=3, help="passages asked for; 3")
     command.add_argument("--trivial-search", choices=("on", "off"), default="on", help="the rule of one search; on")
-    command.add_argument("--closed-book", default=NONE, metavar="none|PATH", help="a Hugging Face folder")
+    command.add_argument("--closed-book", default=NONE, metavar="none|PATH|URL", help="a model")
+    command.add_argument("--model", default="", metavar="NAME", help="its name where --closed-book is an endpoint")
+    command.add_argument("--api-key-variable", default=Pace.api_key_variable, help=Pace.api_key_variable)
     command.add_argument("--attempts", type=int, default=4, help="closed-book attempts an item; 4")
     command.add_argument("--share", type=float, default=0.5, help="share of right attempts that drops an item; 0.5")
     command.add_argument("--temperature", type=float, default=0.7, help="of the closed-book attempts; 0.7")
@@ -58,8 +61,10 @@ def _filter(options: argparse.Namespace) -> None:
         attempts=Attempts(options.attempts, options.temperature, options.max_tokens, options.seed),
         share=options.share,
         limit=options.limit,
+        model=options.model,
     )
+    pace = Pace(options.batch, options.concurrency, options.api_key_variable)
     line = partial(print, flush=True)
-    report = filter_file(options.data, options.out, settings, Pace(options.batch, options.concurrency), line)
+    report = filter_file(options.data, options.out, settings, pace, line)
     counts = report["counts"]
     line(f"{counts['kept']} of {report['rows']} rows kept in {options.out}; report: {options.out}.report.json")

@@ -18,7 +18,7 @@ from typing import Any
 from verl_agentic import __version__
 from verl_agentic.clients.retriever import RetrieverClient
 from verl_agentic.core.items import question_and_golds
-from verl_agentic.data.closed_book import Attempts, ClosedBook, LocalModel
+from verl_agentic.data.closed_book import Attempts, ClosedBook, EndpointModel, LocalModel
 from verl_agentic.data.files import replacing
 from verl_agentic.data.filter_rules import Decision, Verdict, findable, holds_answer, read_answer, right_share
 from verl_agentic.data.ledger import Ledger
@@ -39,6 +39,7 @@ class FilterSettings:
         topk: passages asked for.
         trivial_search: whether items answered by one trivial search are dropped.
         closed_book: none, or the folder or address of the model that is asked without a retriever.
+        model: its name where closed_book is an address.
         attempts: how it is asked.
         share: an item is dropped where at least this share, in (0, 1], of the attempts is right.
         limit: only the first items of the file; None: all.
@@ -51,12 +52,20 @@ class FilterSettings:
     attempts: Attempts
     share: float
     limit: int | None = None
+    model: str = ""
+
+    @property
+    def has_endpoint(self) -> bool:
+        """Whether the closed-book model is behind an address."""
+        return self.closed_book.startswith(("http://", "https://"))
 
     def __post_init__(self) -> None:
         if not self.trivial_search and self.closed_book == NONE:
             raise ValueError("nothing to filter by: --trivial-search is off and --closed-book is none; turn one on.")
         if self.trivial_search and not self.retriever:
             raise ValueError("--trivial-search on needs a retriever: give --retriever URL, or turn it off.")
+        if self.has_endpoint != bool(self.model):
+            raise ValueError("--closed-book URL needs --model NAME, and nothing else takes it.")
         if not 0 < self.share <= 1:
             raise ValueError(f"--share must be above 0 and at most 1, got {self.share:g}.")
         if self.topk < 1 or (self.limit is not None and self.limit < 1):
@@ -76,10 +85,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Pace:
-    """Items a request, and requests under way at a time."""
+    """How fast the servers are asked; nothing that a decision depends on.
+
+    batch: items a request to the retriever, and requests to an endpoint at a time.
+    concurrency: batches under way at a time.
+    api_key_variable: the variable of the environment that holds the endpoint's key.
+    """
 
     batch: int = 32
     concurrency: int = 4
+    api_key_variable: str = "OPENAI_API_KEY"
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.concurrency < 1:
@@ -94,13 +109,13 @@ def filter_file(
     Raises:
         RowError: a bad row, or no item is kept.
         ValueError: other settings than those of the run that is to be continued, or a model that cannot be loaded.
-        RetrieverError: the retriever failed; what was decided is on record, and the same command goes on.
+        RetrieverError, ChatError: a server failed; what was decided is on record, and the same command goes on.
     """
     if out.resolve() == data.resolve():
         raise ValueError(f"--out {out} is the data itself; choose another file.")
     items = read_items(data, settings.limit)
     ledger = Ledger(_beside(out, "decisions.jsonl"), "data filter", _recorded(data, settings))
-    decided = [Decision(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in ledger.entries]
+    decided = read_decisions(ledger)
     if decided:
         line(f"filter: {len(decided)} decisions taken from {ledger.path}")
     decided += asyncio.run(_Filter(settings, pace or Pace(), ledger, line).run(items, decided))
@@ -112,6 +127,14 @@ def filter_file(
         raise RowError(f"{out} would hold no row: all {len(items)} items of {data} were dropped; relax the rules.")
     _write_kept(data, out, kept)
     return report
+
+
+def read_decisions(ledger: Ledger) -> list[Decision]:
+    """The decisions that a ledger held when it was opened; ValueError where it is damaged."""
+    try:
+        return [Decision(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in ledger.entries]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{ledger.path} is damaged ({error}); delete it to start again.") from error
 
 
 def read_items(data: Path, limit: int | None) -> list[Item]:
@@ -143,7 +166,7 @@ class _Filter:
         search = self._search()
         if search:
             await search.wait_ready(0.0)
-        model = make_closed_book(self._settings)
+        model = make_closed_book(self._settings, self._pace)
         batches = iter([left[i : i + self._pace.batch] for i in range(0, len(left), self._pace.batch)])
         counts = Counter(decision.verdict for decision in decided)
         workers = [
@@ -156,8 +179,9 @@ class _Filter:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            if search:
-                await search.aclose()
+            for client in (search, model):
+                if client:
+                    await client.aclose()
         return self._made
 
     def _search(self) -> RetrieverClient | None:
@@ -181,9 +205,12 @@ class _Filter:
             self._line(f"filter {counts.total()}/{total}: {shown}")
 
 
-def make_closed_book(settings: FilterSettings) -> ClosedBook | None:
+def make_closed_book(settings: FilterSettings, pace: Pace) -> ClosedBook | None:
     """The model that is asked without a retriever; None where none is."""
-    return None if settings.closed_book == NONE else LocalModel(Path(settings.closed_book), settings.attempts)
+    name = settings.closed_book
+    if settings.has_endpoint:
+        return EndpointModel(name, settings.model, settings.attempts, pace.batch, pace.api_key_variable)
+    return None if name == NONE else LocalModel(Path(name), settings.attempts)
 
 
 async def decide(
@@ -192,7 +219,7 @@ async def decide(
     """Decide about a batch: the model first, then one search for each item that it cannot answer.
 
     Raises:
-        RetrieverError: the retriever failed, and nothing is decided.
+        RetrieverError, ChatError: the retriever or the endpoint failed, and nothing is decided.
     """
     right: dict[int, float] = {}
     if model:

@@ -40,7 +40,7 @@ def prepare_warm_start(
     config: WarmStartConfig | None = None,
     line: Line = print,
 ) -> Path:
-    """The folder of a warm start; made anew only where what it depends on has changed.
+    """The folder of a warm start; made anew only where what it depends on has changed, which a recipe's name does not.
 
     Args:
         start: the cold start that is trained on.

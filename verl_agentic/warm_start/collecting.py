@@ -21,6 +21,7 @@ from verl_agentic.warm_start.trace_file import Trace, write_traces
 
 METRICS: dict[str, Callable[[str, Sequence[str]], float]] = {"em": exact_match, "f1": f1_score, "cover": cover_match}
 KEPT, WRONG, INVALID_TURN = "kept", "wrong_answer", "invalid_turn"
+SHOWN_EVERY = 16  # sessions
 Line = Callable[[str], None]
 
 
@@ -77,8 +78,11 @@ class Collection:
         self._ledger = Ledger(path, "traces", self.settings)
         self._traces: dict[int, Trace] = {}
         self._reasons: dict[int, str] = {}
-        for entry in self._ledger.entries:
-            self._note(entry["number"], entry["reason"], Trace.read(entry["trace"]) if entry["trace"] else None)
+        try:
+            for entry in self._ledger.entries:
+                self._note(entry["number"], entry["reason"], Trace.read(entry["trace"]) if entry["trace"] else None)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged ({error}); delete it to start again.") from error
         if self._reasons:
             line(f"traces: {len(self._reasons)} sessions taken from {path}")
 
@@ -94,8 +98,10 @@ class Collection:
         self._ledger.append({"number": n, "reason": reason, "trace": trace} for n, reason, trace in records)
         for number, reason, trace in found:
             self._note(number, reason, trace)
-        shown = ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts().items()))
-        self._line(f"traces {len(self._reasons)}/{self._count}: {shown}")
+        ended = len(self._reasons)
+        if ended == self._count or ended // SHOWN_EVERY > (ended - len(found)) // SHOWN_EVERY:
+            shown = ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts().items()))
+            self._line(f"traces {ended}/{self._count}: {shown}")
 
     def counts(self) -> dict[str, int]:
         """Sessions by what became of them; `kept` is always there."""

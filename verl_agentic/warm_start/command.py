@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from verl_agentic.demo.recipe import compose_recipe
 from verl_agentic.warm_start.collecting import METRICS, Standard
 from verl_agentic.warm_start.fine_tuning import DEVICES, FineTuning, fine_tune
 from verl_agentic.warm_start.oracle_traces import collect_from_oracle
+from verl_agentic.warm_start.teacher_traces import Teacher, collect_from_teacher
 from verl_agentic.warm_start.workplace import make_workplace
 
 
@@ -50,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_traces(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", required=True, help="the recipe whose method, prompts and budget are used")
     parser.add_argument("--out", type=Path, required=True, help="file for the traces")
-    parser.add_argument("--source", choices=("oracle",), required=True)
+    parser.add_argument("--source", choices=("oracle", "teacher"), required=True)
     parser.add_argument("--count", type=int, required=True, help="sessions that are run")
     parser.add_argument("--seed", type=int, default=0, help="seed of the questions; 0")
     parser.add_argument("--tokenizer", help="folder or name of the student's tokenizer; the recipe's model")
@@ -58,14 +60,32 @@ def _add_traces(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=float, default=Standard.threshold, help="of the metric for a right answer; 1"
     )
+    parser.add_argument(
+        "--data", type=Path, action="append", help="parquet file of the teacher's questions; the recipe's"
+    )
+    parser.add_argument(
+        "--teacher", action="append", default=[], metavar="URL", help="an OpenAI-compatible endpoint; may be repeated"
+    )
+    parser.add_argument("--teacher-model", default="", metavar="NAME", help="the model's name there")
+    for name in ("temperature", "top_p", "concurrency", "timeout_s", "deadline_s", "retries", "api_key_variable"):
+        default = getattr(Teacher, name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"{default}")
     parser.add_argument("overrides", nargs="*", help="further Hydra overrides for the recipe")
     parser.set_defaults(run=_traces)
 
 
 def _traces(options: argparse.Namespace) -> None:
-    place = make_workplace(compose_recipe(options.recipe, options.overrides), options.tokenizer)
+    config = compose_recipe(options.recipe, options.overrides)
+    place = make_workplace(config, options.tokenizer)
     standard, line = Standard(options.metric, options.threshold), partial(print, flush=True)
-    collect_from_oracle(place, options.recipe, options.out, options.count, options.seed, standard, line)
+    if options.source == "oracle":
+        collect_from_oracle(place, options.recipe, options.out, options.count, options.seed, standard, line)
+        return
+    own = {field.name: getattr(options, field.name) for field in fields(Teacher) if hasattr(options, field.name)}
+    teacher = Teacher(urls=tuple(options.teacher), model=options.teacher_model, **own)
+    files = config.data.train_files
+    data = options.data or [Path(file) for file in ([files] if isinstance(files, str) else files)]
+    collect_from_teacher(place, options.recipe, data, options.out, options.count, teacher, options.seed, standard, line)
 
 
 def _sft(options: argparse.Namespace) -> None:
