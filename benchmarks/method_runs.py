@@ -69,14 +69,11 @@ class Plan:
         method: names the results (METHOD_cpu.json) and the work folder.
         runs: in the order in which they are done.
         comparisons: pairs of compared recipes; the difference of the first to the second is reported.
-        prepare: makes what runs start from, beyond world and cold starts (a supervised start); called with the folder
-            of the demo's files before the first run.
     """
 
     method: str
     runs: tuple[PlannedRun, ...]
     comparisons: tuple[tuple[str, str], ...]
-    prepare: Callable[[Path, Line], None] | None = None
 
 
 def planned(recipes: Sequence[str], seeds: Sequence[int], steps: int, status: str = COMPARED) -> tuple[PlannedRun, ...]:
@@ -96,8 +93,6 @@ def bench(plan: Plan, out: Path, work: Path, line: Line) -> Path:
     """
     work, results = work / plan.method, out / f"{plan.method}_cpu.json"
     prepare_data(preparation(work), line)
-    if plan.prepare:
-        plan.prepare(work / "world", line)
     done, failed = [], []
     with retriever(work / "world", line) as url:
         for number, run in enumerate(plan.runs, start=1):
