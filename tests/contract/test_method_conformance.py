@@ -5,7 +5,8 @@
 3. rewards are finite and on trained tokens, scalars have the same keys in every sample;
 4. method, episodes and scores pickle, since they cross processes;
 5. its README maps the paper to functions and tests that exist;
-6. its demo pack uses no word that the tiny tokenizer lacks, and its glue is short.
+6. where it asks a judge, its prompts hold exactly the fields of its asks;
+7. its demo pack uses no word that the tiny tokenizer lacks, and its glue is short.
 """
 
 import importlib
@@ -16,7 +17,9 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 
+from verl_agentic.bridge.judge_prompts import load_judge_prompts
 from verl_agentic.bridge.settings import default_agentic, load_settings
+from verl_agentic.core.judge_prompts import placeholders
 from verl_agentic.core.trajectory import check_episode
 from verl_agentic.demo.codec import WordCodec
 from verl_agentic.demo.cold_start import ColdStartConfig
@@ -69,6 +72,16 @@ def test_episodes_are_truthful_and_scored(name, episodes):
         assert all(isinstance(value, float) for value in score.metrics.values())
     assert len(keys) == 1
     assert {"acc", "em", "f1", "format"} <= set(keys.pop())
+
+
+def test_the_judges_prompts_hold_the_fields_of_the_asks(name, episodes):
+    method, knobs = load_method(name), dict(default_agentic(name).reward)
+    kinds = method.judged_kinds(knobs)
+    asks = [ask for episode in episodes(name) for ask in method.asks(episode, ["nobody"], knobs)]
+    assert {ask.kind for ask in asks} == set(kinds)
+    prompts = load_judge_prompts(method, None, kinds) if kinds else {}
+    for ask in asks:
+        assert placeholders(prompts[ask.kind]) == set(dict(ask.fields))
 
 
 def test_a_right_answer_scores_more_than_a_wrong_one(name, episodes):

@@ -43,8 +43,8 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         server.server_close()
 
 
-def await_that(holds: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + 30
+def await_that(holds: Callable[[], bool], what: str, within_s: float = 30) -> None:
+    until = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < until, f"never: {what}"
         time.sleep(0.01)

@@ -136,6 +136,7 @@ def test_another_address_takes_over_from_one_that_refuses_connections():
         ((429, {"error": {"message": "slow down"}}), "status", "answers 429: slow down (1 attempts)"),
         ((500, b"oh no"), "status", "answers 500: oh no (1 attempts)"),
         ((404, {"error": {"message": "no such model"}}), "status", "answers 404: no such model"),
+        ((307, {"error": "there"}, {"Location": "http://127.0.0.1:9/"}), "status", "answers 307: there"),
         (Drop(), "connection", "does not answer"),
         ((200, b"<html>"), "shape", "something that is not JSON"),
         ((200, [1]), "shape", "there is no list `choices`"),

@@ -1,5 +1,6 @@
 """`agentic.judge`: which judge is made of it, what is refused, and what is asked of an endpoint before a run."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,12 @@ from http_servers import JsonHandler, serving
 from omegaconf import OmegaConf
 
 from verl_agentic.bridge.judge_prompts import load_judge_prompts
-from verl_agentic.bridge.judging import make_judge
+from verl_agentic.bridge.judging import judge_metrics, judgements, make_judge
 from verl_agentic.bridge.settings import default_agentic, load_settings
 from verl_agentic.clients.judge import JudgeClient
 from verl_agentic.core.judge_prompts import placeholders
+from verl_agentic.core.judging import Missing, Verdict
+from verl_agentic.core.outcomes import InfraFaultError
 from verl_agentic.demo.codec import WordCodec
 from verl_agentic.demo.cold_start import ColdStartConfig
 from verl_agentic.demo.tokenizer import build_tokenizer
@@ -89,7 +92,7 @@ def test_prompts_of_the_users_stand_for_the_methods(tmp_path):
         ({"top_p": float("nan")}, r"agentic.judge.top_p must be above 0 and at most 1, got nan"),
         ({"max_tokens": 0}, r"agentic.judge.max_tokens must be at least 1, got 0"),
         ({"prompts": "/nowhere"}, r"agentic.judge.prompts: .* there is no file /nowhere/retrieval.txt"),
-        ({"prompts": 3}, r"agentic.judge.prompts must be like None, got 3"),
+        ({"prompts": 3}, r"agentic.judge.prompts must be a text or null, got 3"),
         ({"on_missing": "stop"}, r"agentic.judge.on_missing must be one of \['skip', 'group', 'fail'\], got 'stop'"),
     ],
 )
@@ -100,13 +103,43 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(judge, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("view", ["after", "before_and_after"])
-def test_the_asks_of_real_sessions_fill_the_methods_prompts(view):
+def judged(url: str, on_missing: str):
+    """What the judge at `url` says of a session with a search, under a rule for missing judgements."""
+    settings = load_settings(config(urls=[url], retries=0, on_missing=on_missing))
+    episode = next(episode for episode in episodes(1) if METHOD.asks(episode, [], settings.reward))
+    return asyncio.run(judgements(make_judge(settings, METHOD), METHOD, episode, [], settings))
+
+
+def episodes(count: int):
     source = trace_source(
         "agentic_rag_r1", WordCodec(build_tokenizer()), ColdStartConfig(method="agentic_rag_r1").kinds
     )
+    return source.episodes("judge", count)
+
+
+def test_a_session_is_judged_by_the_endpoint():
+    with endpoint('{"score": 0.25}') as (url, prompts):
+        answers = judged(url, "fail")
+    assert set(answers) == {Verdict(0.25)}
+    assert prompts[0].startswith("You judge one ")
+    assert judge_metrics(answers) == {"judge/asked": float(len(answers)), "judge/missing": 0.0}
+
+
+def test_what_a_missing_judgement_does_is_a_rule_of_the_run():
+    with endpoint("no idea") as (url, _):
+        answers = judged(url, "skip")
+        assert set(answers) == {Missing("no_number")}
+        assert judge_metrics(answers)["judge/missing"] == len(answers)
+        with pytest.raises(InfraFaultError, match=r"judgements are missing \(no_number\)"):
+            judged(url, "group")
+        with pytest.raises(RuntimeError, match=r"judgements are missing \(no_number\)"):
+            judged(url, "fail")
+
+
+@pytest.mark.parametrize("view", ["after", "before_and_after"])
+def test_the_asks_of_real_sessions_fill_the_methods_prompts(view):
     knobs = {"process": ["retrieval", "memory"], "memory_view": view}
-    asks = [ask for episode in source.episodes("judge", 20) for ask in METHOD.asks(episode, [], knobs)]
+    asks = [ask for episode in episodes(20) for ask in METHOD.asks(episode, [], knobs)]
     prompts = load_judge_prompts(METHOD, None, METHOD.judged_kinds(knobs))
     assert {ask.kind for ask in asks} == set(prompts)
     for ask in asks:

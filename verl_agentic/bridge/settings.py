@@ -129,7 +129,8 @@ def check_keys(given: Any, known: Any, path: str = "agentic") -> None:
     """
     if not isinstance(known, DictConfig):
         if not _same_type(given, known):
-            raise ValueError(f"{path} must be like {known!r}, got {given!r}")
+            due = "a text or null" if known is None else f"like {known!r}"
+            raise ValueError(f"{path} must be {due}, got {given!r}")
         return
     if not isinstance(given, DictConfig):
         raise ValueError(f"{path} must hold the keys {sorted(map(str, known))}, got {given!r}")
@@ -141,9 +142,7 @@ def check_keys(given: Any, known: Any, path: str = "agentic") -> None:
 
 
 def _same_type(given: Any, known: Any) -> bool:
-    """Whether a value may stand for a default: a whole number for a fraction, one string for a list of strings, a path
-    for null.
-    """
+    """Whether a value may stand for a default: a whole number for a fraction, a text for a list of them or for null."""
     if known is None:
         return given is None or isinstance(given, str)
     if isinstance(known, bool) or isinstance(given, bool):
