@@ -135,7 +135,6 @@ class JudgeClient:
         flight = self._flights.get(place)
         if flight is None:
             flight = self._flights[place] = _Flight(asyncio.create_task(self._request(key, prompt)))
-            flight.task.add_done_callback(lambda _: self._land(place, flight))
         else:
             self.counters.shared += 1
         flight.waiting += 1
@@ -144,12 +143,8 @@ class JudgeClient:
         finally:
             flight.waiting -= 1
             if flight.waiting == 0:
-                self._land(place, flight)  # nobody may join a request that is being cancelled
+                del self._flights[place]  # nobody may join a request that is being cancelled
                 flight.task.cancel()
-
-    def _land(self, place: tuple[asyncio.AbstractEventLoop, bytes], flight: _Flight) -> None:
-        if self._flights.get(place) is flight:
-            del self._flights[place]
 
     async def _request(self, key: bytes, prompt: str) -> Judgement:
         self.counters.requests += 1
