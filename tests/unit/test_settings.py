@@ -1,13 +1,13 @@
 """The key `agentic`: defaults, typed reading, and refusals that name the nearest key."""
 
 import pytest
-from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from verl_agentic.bridge.settings import default_agentic, load_settings
 from verl_agentic.core.items import question_and_golds
+from verl_agentic.demo.oracles import load_oracle, methods_with_oracle
+from verl_agentic.demo.recipe import compose_recipe
 from verl_agentic.methods import discover, load_method
-from verl_agentic.methods.search_r1.oracle import DEMO_BUDGET
 
 ROLLOUT = {"actor_rollout_ref": {"rollout": {"prompt_length": 64, "response_length": 1600}}}
 
@@ -87,14 +87,10 @@ def test_every_method_has_defaults_and_loads(method):
     assert load_method(method).name == method
 
 
-def test_the_cold_start_is_written_under_the_cpu_recipes_budget():
-    import verl  # noqa: F401  (loads the plugin, which makes recipes known to Hydra)
-
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        composed = compose("ppo_trainer", overrides=["+recipe=search_r1_cpu"])
-    composed.actor_rollout_ref.rollout.prompt_length = composed.data.max_prompt_length
-    composed.actor_rollout_ref.rollout.response_length = composed.data.max_response_length
-    assert load_settings(composed).budget == DEMO_BUDGET
+@pytest.mark.parametrize("method", methods_with_oracle())
+def test_demo_episodes_are_written_under_the_budget_of_the_cpu_recipe(method):
+    composed = compose_recipe(f"{method}_cpu")
+    assert load_settings(composed).budget == load_oracle(method).DEMO_BUDGET
 
 
 @pytest.mark.parametrize("truth", ["Oslo", ["Oslo"], {"target": "Oslo"}, {"target": ["Oslo"]}])
