@@ -14,6 +14,7 @@ from verl_agentic.core.budget import Budget
 from verl_agentic.core.environment import Passage
 from verl_agentic.core.judging import Ask, Missing, Verdict
 from verl_agentic.core.outcomes import FaultCode, ModelFault
+from verl_agentic.core.replay import episode_from_response
 from verl_agentic.demo.codec import WordCodec
 from verl_agentic.demo.tokenizer import build_tokenizer
 from verl_agentic.methods.agentic_rag_r1 import METHOD
@@ -96,6 +97,14 @@ def test_an_action_beyond_the_allowance_is_no_action():
     episode = run("<plan> find </plan>", "<plan> find </plan>", budget=budget)
     assert episode.outcome == ModelFault(FaultCode.LIMIT_EXCEEDED)
     assert values(episode, process=["format"]) == [("format", 0.5), ("format", 0.0)]
+
+
+def test_a_conclusion_of_verls_own_single_turn_loop_is_one_too():
+    """The reward manager reads a response that no environment has seen; there a search leads nowhere."""
+    for text, value in ((END, 1.0), (SEARCH, 0.0), ("year", 0.0)):
+        episode = episode_from_response("Where ?", text, CODEC.encode(text), METHOD.grammar)
+        assert values(episode, process=["format"]) == [("format", value)]
+        assert METHOD.asks(episode, ["x"], KNOBS) == []
 
 
 def test_verdicts_go_to_the_actions_that_they_judge():
@@ -229,6 +238,7 @@ def test_the_reward_of_a_session_is_its_outcome_and_the_capped_scaled_mass(turns
             {"process": ["format", "retrieva"]},
             r"agentic\.reward\.process: unknown value 'retrieva'; did you mean 'retrieval'",
         ),
+        ({"process": "format"}, r"agentic\.reward\.process must be a list, such as \[format\], got 'format'"),
         ({"memory_view": "before"}, r"agentic\.reward\.memory_view: unknown value 'before'"),
         ({"cap": -1.0}, r"agentic\.reward\.cap must be a number of at least 0, got -1\.0"),
         ({"coefficient": float("nan")}, r"agentic\.reward\.coefficient must be a number of at least 0, got nan"),

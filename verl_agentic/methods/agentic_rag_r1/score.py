@@ -27,6 +27,8 @@ def check_knobs(knobs: Mapping[str, Any]) -> None:
     """
     _check_name("metric", knobs["metric"], METRICS)
     _check_name("memory_view", knobs["memory_view"], MEMORY_VIEWS)
+    if isinstance(knobs["process"], str):
+        raise ValueError(f"agentic.reward.process must be a list, such as [{FORMAT}], got {knobs['process']!r}")
     for name in knobs["process"]:
         _check_name("process", name, PROCESS)
     for key in ("cap", "coefficient"):
@@ -128,6 +130,6 @@ def _verdicts(
 
 
 def _format(turn: Turn) -> float:
-    if turn.action is None or turn.effect is None:
-        return NO_ACTION
-    return CONCLUSION if turn.action.tag.terminal else OTHER_ACTION
+    if turn.action is not None and turn.action.tag.terminal:
+        return CONCLUSION
+    return OTHER_ACTION if turn.action and turn.effect else NO_ACTION  # no effect: beyond the allowed actions
