@@ -1,4 +1,4 @@
-"""Replies of judges read as verdicts."""
+"""Replies of judges read as verdicts (P59: a list, prose, a score out of range)."""
 
 import json
 
@@ -64,6 +64,8 @@ def test_without_an_object_a_number_on_a_line_of_its_own_counts(reply, verdict):
     [
         ("", NO_NUMBER),
         ("good", NO_NUMBER),
+        ('{"scores": []}', NO_NUMBER),
+        ('{"score": 11}', OUT_OF_RANGE),
         ("The query found 1 passage.", NO_NUMBER),
         ("Passages: 1", NO_NUMBER),
         ("7/10", NO_NUMBER),
