@@ -1,4 +1,4 @@
-"""The judge behind a chat endpoint, against a real server that answers as scripted (P60: equal asks are judged once)."""
+"""The judge behind a chat endpoint, against a real server that answers as scripted (P60: equal asks share one)."""
 
 import asyncio
 import json
