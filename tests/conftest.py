@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from retriever_server.process import start_server
 from verl_agentic.demo.prepare import PrepareConfig, prepare
@@ -11,6 +12,9 @@ from verl_agentic.demo.run import build_index
 from verl_agentic.demo.splits import SplitSizes
 
 ROOT = Path(__file__).resolve().parent.parent
+# A deadline is a clock, and clocks of busy machines say nothing of the code.
+settings.register_profile("no clock", deadline=None)
+settings.load_profile("no clock")
 SMALL = SplitSizes(train=64, val=8, test=24, long_train=4, long_test=4)
 
 
