@@ -73,7 +73,7 @@ def test_without_process_rewards_rejection_and_edits_advantages_are_verls_grpo()
     assert float(verls.abs().max()) > 0.5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([*NO_EDITS, *EDITS]), min_size=1, max_size=6), st.integers(0, 3))
 def test_an_observation_changes_no_advantage_of_the_policys_tokens(turns, passages):
     """The same actions with observations of another length: the policy's tokens have the same advantages."""

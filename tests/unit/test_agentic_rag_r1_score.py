@@ -192,7 +192,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ACTIONS, ACTIONS, st.floats(0, 1))
 def test_actions_after_the_cap_add_nothing(before, after, verdict):
     """Of two sessions with the same answer one goes on acting after its cap: the process rewards are the same."""
@@ -218,7 +218,7 @@ def reached(score, cap):
     return sum(s.value for s in score.spans) >= cap - 1e-9 and (last is None or (last.row, last.end) != conclusion)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ACTIONS, st.floats(0, 20), st.floats(0, 3), st.lists(st.floats(0, 1), min_size=12, max_size=12))
 def test_the_reward_of_a_session_is_its_outcome_and_the_capped_scaled_mass(turns, cap, coefficient, verdicts):
     episode = run(*turns, END)

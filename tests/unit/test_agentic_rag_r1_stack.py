@@ -164,7 +164,7 @@ def scripted(actions):
 EDITS = ("summary", "backtrack")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ACTIONS)
 def test_the_rendered_context_is_that_of_a_reference_stack(actions):
     turns, contexts, entries = scripted(actions)
@@ -177,7 +177,7 @@ def test_the_rendered_context_is_that_of_a_reference_stack(actions):
     assert [entry.text for entry in memories(episode)[-1]] == marks
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ACTIONS)
 def test_trained_tokens_are_the_kept_sampled_ones_each_once(actions):
     episode, sampler = run(scripted(actions)[0])
@@ -186,7 +186,7 @@ def test_trained_tokens_are_the_kept_sampled_ones_each_once(actions):
     assert trained == sampler.sampled  # the script stops at every closing tag, so that nothing is dropped
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ACTIONS)
 def test_what_was_popped_is_in_no_later_row(actions):
     episode, _ = run(scripted(actions)[0])

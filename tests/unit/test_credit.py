@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_agentic.core.credit import CreditedSession, hierarchical, outcome_advantages, z_scores
@@ -104,7 +104,6 @@ def steps(draw, spans=True):
     return draw(st.permutations(found))
 
 
-@settings(deadline=None)
 @given(steps(spans=False))
 def test_without_process_and_edits_it_is_verls_own_grpo(step):
     """One row a session; groups of one and equal outcomes included."""
@@ -122,7 +121,6 @@ def test_without_process_and_edits_it_is_verls_own_grpo(step):
         assert own == pytest.approx(theirs[i, : len(own)].tolist(), abs=1e-6)
 
 
-@settings(deadline=None)
 @given(steps(), st.floats(0, 1))
 def test_it_equals_a_naive_loop_over_every_token(step, coefficient):
     def z(values, x):

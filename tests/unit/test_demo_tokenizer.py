@@ -33,7 +33,7 @@ def test_tags_of_all_methods_are_single_tokens_even_without_spaces(tag):
     assert TOKENIZER.decode(TOKENIZER.encode(f"find{tag}born")) == f"find {tag} born"
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(min_value=0, max_value=2**40))
 def test_every_passage_question_and_step_round_trips(seed):
     world, rng = generate_world(seed), random.Random(seed)

@@ -13,7 +13,7 @@ from verl_agentic.demo.splits import SplitSizes, combination, split_questions
 from verl_agentic.demo.world import WorldSizes, generate_world
 
 seeds = st.integers(min_value=0, max_value=2**40)
-few = settings(max_examples=15, deadline=None)
+few = settings(max_examples=15)
 
 
 def drawn(world, seed, count=6):
@@ -125,7 +125,7 @@ def test_splits_have_the_headline_mix():
     assert {question.kind for question in splits["test_4hop"]} == {"4hop"}
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seeds)
 def test_no_combination_of_entity_and_path_is_in_two_splits(seed):
     splits = split_questions(generate_world(seed))

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retriever_server.errors import RequestError
@@ -99,7 +99,6 @@ JSON = st.recursive(
 KEYED = st.dictionaries(st.sampled_from(["queries", "query", "topk", "return_scores", "k"]), JSON)
 
 
-@settings(deadline=None)
 @given(JSON | KEYED)
 def test_any_json_is_a_request_or_a_sentence(payload):
     try:
@@ -119,7 +118,6 @@ def check_request(request: RetrieveRequest) -> None:
     assert 1 <= request.topk <= 100
 
 
-@settings(deadline=None)
 @given(JSON | st.dictionaries(st.sampled_from(["result", "results"]), JSON), st.integers(0, 3))
 def test_p23_any_json_is_a_response_or_a_response_error(payload, count):
     try:
@@ -137,7 +135,6 @@ DOCUMENTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(DOCUMENTS, max_size=3))
 def test_responses_survive_the_wire(results):
     payload = json.loads(json.dumps(render_response(results, return_scores=True)))

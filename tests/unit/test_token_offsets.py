@@ -1,7 +1,7 @@
 """From characters to tokens without encoding again: characters spread over tokens, tokens that hold several things."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_tokenizers import byte_level_tokenizer
 
@@ -95,7 +95,6 @@ def test_a_range_outside_the_text_is_refused(start, end):
         token_span(["ab", "cd"], "".join, start, end)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_every_range_equals_the_search_without_bisection(bytes_codec, data):
     """Any sampled spelling of any text: the pieces are cut at random, so that they never are the tokenizer's own."""
@@ -117,7 +116,6 @@ def test_every_range_equals_the_search_without_bisection(bytes_codec, data):
     assert (first, last) == (touching[0], touching[-1] + 1)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_real_ids_of_real_texts(bytes_codec, data):
     """Every tag of a text, encoded by a real byte-level tokenizer: the tokens that hold it, and no further one."""

@@ -332,7 +332,7 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TURNS, st.booleans(), st.booleans(), st.sampled_from([CODEC, GLUED]), st.integers(4, 60))
 def test_any_text_gives_a_truthful_episode(turns, eos, obeys_stops, codec, turn_tokens):
     budget = Budget(2, 1, turn_tokens, 40, 200, 2 * turn_tokens + 60)

@@ -74,7 +74,7 @@ def test_a_stop_string_within_the_least_number_of_tokens_is_passed_over(tokenize
 
 
 @pytest.mark.parametrize("string", ["x", " ", "\n", "</search>", "東京", "</search>\n"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(token_ids=st.lists(st.integers(0, 319), max_size=60))
 def test_equals_decoding_everything_every_time(tokenizer, string, token_ids):
     token_ids = [token for token in token_ids if token < len(tokenizer)]
