@@ -1,5 +1,7 @@
 """Every recipe of agentic_rag_r1 composes, and says what it is for; its twin on a CPU keeps that."""
 
+from pathlib import Path
+
 import pytest
 
 from verl_agentic.bridge.settings import load_settings
@@ -32,8 +34,19 @@ MAIN = {
     "process_coefficient": 0.1,
     "forgery_ends": False,
     "model": "plain",
+    "prompts": "natural",
     "val_only": False,
+    "val_before_train": True,
 }
+# Last part of the model's path -> what it is.
+START = {
+    "Qwen2.5-3B": "plain",
+    "agentic_rag_r1": "plain",
+    "agentic_rag_r1_sft": "sft",
+    "agentic_rag_r1-without-backtrack-summary": "never taught to edit",
+}
+LENGTHS = {"": (5096, 4096), "_cpu": (320, 384)}
+LONG = {"": (12288, 12288), "_cpu": (512, 512)}
 
 
 def facts(recipe):
@@ -50,15 +63,27 @@ def facts(recipe):
         "credit": trainer.credit.name,
         "process_coefficient": trainer.credit.process_coefficient,
         "forgery_ends": settings.forgery_ends,
-        "model": "sft" if "sft" in config.actor_rollout_ref.model.path else "plain",
+        "model": START[Path(config.actor_rollout_ref.model.path).name],
+        "prompts": settings.prompts.replace("demo", "natural"),
+        "lengths": (config.data.max_prompt_length, config.data.max_response_length),
         "val_only": config.trainer.val_only,
+        "val_before_train": config.trainer.val_before_train,
     }
 
 
 @pytest.mark.parametrize("twin", ["", "_cpu"])
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_each_recipe_changes_what_it_is_named_for_and_nothing_else(name, twin):
-    assert facts(f"agentic_rag_r1{name}{twin}") == {**MAIN, **ABLATIONS[name]}
+    expected = {**MAIN, **ABLATIONS[name], "lengths": (LONG if name == "_steps30" else LENGTHS)[twin]}
+    if name == "_no_memory":
+        # the demo's prompts name no action, but its policies are taught by examples
+        expected.update({"model": "never taught to edit"} if twin else {"prompts": "natural_no_memory"})
+    found = facts(f"agentic_rag_r1{name}{twin}")
+    if twin and "sft" in name:
+        config = compose_recipe(f"agentic_rag_r1{name}{twin}")
+        assert config.actor_rollout_ref.model.path == f"{config.agentic.demo_dir}/sft/agentic_rag_r1"
+        found["model"] = "sft"
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
