@@ -31,6 +31,7 @@ DEV = [
     "hypothesis",
     "import-linter>=2.1",
     "mypy",
+    "networkx",
     "openai",  # `transformers serve` imports it: a chat endpoint for the judge's tests
     "pytest>=8",
     "pytest-timeout",

@@ -20,20 +20,21 @@ TRAINED = (
 )
 
 
-def draw_curves(runs: Sequence[tuple[str, Path]], path: Path, title: str) -> None:
+def draw_curves(runs: Sequence[tuple[str, Path]], path: Path, title: str, further: Sequence[Panel] = ()) -> None:
     """Greedy EM of the headline questions, then each metric of training, of every run; then the actions by recipe.
 
     Args:
         runs: name and folder of each; at least one.
         path: the picture.
         title: stands above all panels.
+        further: panels that follow.
     """
     logs = {name: read_log(folder / "metrics.jsonl") for name, folder in runs}
     greedy = {name: greedy_em(log, folder) for (name, folder), log in zip(runs, logs.values(), strict=True)}
     panels = [Panel("Exact match (greedy, held out)", "EM of the headline questions", {}, greedy)]
     for heading, label, key in TRAINED:
         panels.append(Panel(heading, label, {name: series(log, key) for name, log in logs.items()}, {}))
-    draw([*panels, *action_panels(runs, logs)], path, title, columns=3)
+    draw([*panels, *action_panels(runs, logs), *further], path, title, columns=3)
 
 
 def greedy_em(log: list[LoggedStep], folder: Path) -> Points:

@@ -24,15 +24,15 @@ COPIED = (
 )
 
 
-def run_figures(folder: Path, counts: Mapping[str, int], status: str) -> dict[str, Any]:
+def run_figures(folder: Path, status: str) -> dict[str, Any]:
     """The figures of one finished run, read from its log.
 
     Args:
         folder: where the run wrote metrics.jsonl and summary.json.
-        counts: validated questions of each kind.
         status: whether it is compared.
     """
     noted = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    counts = {kind: own["count"] for kind, own in noted["after"].items() if kind != "headline"}
     log = read_log(folder / "metrics.jsonl")
     summary = {**noted, **summarize(log, counts, noted["rl_seconds"], noted["total_seconds"])}
     head = {"name": folder.name, "recipe": noted["recipe"], "status": status, "finite": not summary["not_finite"]}

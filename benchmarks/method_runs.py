@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -32,7 +32,16 @@ from retriever_server.process import start_server
 from verl_agentic.data.files import replacing
 from verl_agentic.demo.fingerprint import source_files
 from verl_agentic.demo.prepare import PrepareConfig, prepare_data
-from verl_agentic.demo.run import RunConfig, build_index, compose_run, prepare_start, report, train, validated_counts
+from verl_agentic.demo.run import (
+    SERVER_OPTIONS,
+    RunConfig,
+    build_index,
+    compose_run,
+    prepare_start,
+    report,
+    train,
+)
+from verl_agentic.report.curves import Panel
 from verl_agentic.report.page import write_page
 
 NOT_COMPARED = "not compared"
@@ -69,11 +78,15 @@ class Plan:
         method: names the results (METHOD_cpu.json) and the work folder.
         runs: in the order in which they are done.
         comparisons: pairs of compared recipes; the difference of the first to the second is reported.
+        further: what the method measures beside its runs, from the folder of the finished ones; filed under "further".
+        panels: what the picture shows beside the curves, from the whole record.
     """
 
     method: str
     runs: tuple[PlannedRun, ...]
     comparisons: tuple[tuple[str, str], ...]
+    further: Callable[[Path, Line], dict[str, Any]] | None = None
+    panels: Callable[[Mapping[str, Any]], list[Panel]] | None = None
 
 
 def planned(recipes: Sequence[str], seeds: Sequence[int], steps: int, status: str = COMPARED) -> tuple[PlannedRun, ...]:
@@ -104,6 +117,8 @@ def bench(plan: Plan, out: Path, work: Path, line: Line) -> Path:
                 say(f"failed: {error}")
                 failed.append(f"{run.name} ({error})")
             write_results(plan, done, work, results)
+    if plan.further and not failed:
+        write_results(plan, done, work, results, plan.further(work, line))
     write_pictures(plan, done, work, results)
     line(f"figures: {results}; curves: {results.with_suffix('.png')}; page: {results.with_suffix('.html')}")
     if failed:
@@ -124,7 +139,7 @@ def run_config(run: PlannedRun, work: Path) -> RunConfig:
 @contextmanager
 def retriever(world: Path, line: Line):
     """The address of a retriever server over the world's corpus."""
-    with start_server(build_index(world, line), log_path=world / "retriever.log") as server:
+    with start_server(build_index(world, line), log_path=world / "retriever.log", options=SERVER_OPTIONS) as server:
         line(f"retriever at {server.url}")
         yield server.url
 
@@ -190,10 +205,11 @@ def _files_hash(paths: Sequence[Path]) -> str:
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def write_results(plan: Plan, done: Sequence[PlannedRun], work: Path, path: Path) -> None:
+def write_results(
+    plan: Plan, done: Sequence[PlannedRun], work: Path, path: Path, further: Mapping[str, Any] | None = None
+) -> None:
     """Write the figures of the runs that are done and what follows from them; the file is replaced as a whole."""
-    counts = validated_counts(work / "world")
-    runs = [run_figures(work / run.name, counts, run.status) for run in done]
+    runs = [run_figures(work / run.name, run.status) for run in done]
     record = {
         "date": date.today().isoformat(),
         "method": plan.method,
@@ -202,6 +218,7 @@ def write_results(plan: Plan, done: Sequence[PlannedRun], work: Path, path: Path
         "machine": {"cores": os.cpu_count()},
         "missing": [run.name for run in plan.runs if run not in done],
         "derived": derived(runs, plan.comparisons),
+        **({"further": further} if further else {}),
         "runs": runs,
     }
     with replacing(path) as partial:
@@ -215,7 +232,7 @@ def write_pictures(plan: Plan, done: Sequence[PlannedRun], work: Path, results: 
     if not compared:
         return
     title, picture = f"{plan.method} on the demo world", results.with_suffix(".png")
-    draw_curves(compared, picture, title)
+    draw_curves(compared, picture, title, plan.panels(record) if plan.panels else [])
     write_page(results.with_suffix(".html"), title, record["command"], tables(record), picture, record)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 def tables(record: Mapping[str, Any]) -> str:
     """All tables of a method's results, with a sentence on what they are."""
     parts = [about(record), statements(record), compared(record), comparisons(record), all_runs(record)]
+    parts += [memory_use(record), memory_capacities(record)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -36,7 +37,8 @@ def _statement(pair: Mapping[str, Any], arms: Mapping[str, Any]) -> str:
     text = (
         f"- `{pair['a']}` against `{pair['b']}`, headline questions after training: EM {a['em']['after']['mean']:.3f} "
         f"against {b['em']['after']['mean']:.3f}, difference {em['difference']:+.3f} (95 % interval {low:+.3f} to "
-        f"{high:+.3f}): {verdict}. EM separates for: {', '.join(kinds) or 'no kind of question'}."
+        f"{high:+.3f}): {verdict}. EM separates for: {', '.join(kinds) or 'no kind of question'}. "
+        f"Searches a question: {a['searches']['after']['mean']:.2f} against {b['searches']['after']['mean']:.2f}."
     )
     ratio = pair["context"]["headline"]
     if ratio is None:
@@ -151,3 +153,33 @@ def actions(record: Mapping[str, Any], recipes: Sequence[str]) -> str:
 
 def _before(pair: Mapping[str, Any]) -> str:
     return f"{pair['after']['mean']:.2f} ({pair['before']['mean']:.2f})"
+
+
+def memory_use(record: Mapping[str, Any]) -> str:
+    """Searches and the use of the memory by kind of question after training; empty where no run has a memory."""
+    arms = record["derived"]["arms"]
+    names = ("searches", "memory/stored", "memory/recalled", "memory/reused")
+    lines = []
+    for recipe, arm in arms.items():
+        for kind, own in arm["kinds"].items():
+            if "memory/stored" in own:
+                after = [own[name]["after"]["mean"] for name in names]
+                rate = f"{after[3] / after[1]:.2f}" if after[1] else ""
+                cells = [f"{own['em']['after']['mean']:.3f}", *(f"{value:.2f}" for value in after), rate]
+                lines.append(f"| {kind} | `{recipe}` | {' | '.join(cells)} |")
+    head = "| questions | recipe | EM | searches | entries stored | recalled | reused | reuse rate |"
+    return "\n".join([head, "|---" * 8 + "|", *sorted(lines)]) if lines else ""
+
+
+def memory_capacities(record: Mapping[str, Any]) -> str:
+    """EM, searches and reuse rate of one policy at each capacity of its memory; empty where that was not measured."""
+    if "capacities" not in record.get("further", {}):
+        return ""
+    further = record["further"]
+    lines = ["| capacity | questions | n | EM | searches | entries recalled | reuse rate |", "|---" * 7 + "|"]
+    for capacity, kinds in further["capacities"].items():
+        for kind, own in kinds.items():
+            rate = f"{own['memory/reused'] / own['memory/stored']:.2f}" if own["memory/stored"] else ""
+            cells = [f"{own['em']:.3f}", f"{own['searches']:.2f}", f"{own['memory/recalled']:.2f}", rate]
+            lines.append(f"| {capacity} | {kind} | {own['count']} | {' | '.join(cells)} |")
+    return "\n".join([f"One policy ({further['checkpoint']}) at each capacity of its memory:", "", *lines])

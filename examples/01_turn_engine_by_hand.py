@@ -13,7 +13,7 @@ from verl_agentic.bridge.prompts import load_pack
 from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
-from verl_agentic.core.environment import Passage
+from verl_agentic.core.environment import Passage, Tools
 from verl_agentic.core.trajectory import check_episode
 from verl_agentic.demo.tokenizer import build_tokenizer
 from verl_agentic.demo.world import WorldSizes, generate_world
@@ -36,7 +36,7 @@ def main() -> None:
         [f"<think> find born </think> <search> {person.title} born </search>", f"<answer> {town} </answer>"], codec
     )
     engine = TurnEngine(codec, method.grammar, pack, budget)
-    environment = method.environment(search, partial(render_passages, pack))
+    environment = method.environment(Tools(search, partial(render_passages, pack)))
     episode = asyncio.run(engine.run(f"Where was {person.title} born ?", model, environment))
 
     score = method.score(episode, [town], {"metric": "em", "fault": 0.0, "forgery": -0.1})

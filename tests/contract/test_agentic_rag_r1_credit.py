@@ -15,7 +15,7 @@ from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
 from verl_agentic.core.credit import CreditedSession, hierarchical
-from verl_agentic.core.environment import Passage
+from verl_agentic.core.environment import Passage, Tools
 from verl_agentic.core.judging import Verdict
 from verl_agentic.core.selection import SelectionRule, select
 from verl_agentic.demo.codec import WordCodec
@@ -36,7 +36,7 @@ def run(turns, passages=1):
         return [Passage(id=str(i), contents="known fact") for i in range(passages)]
 
     engine = TurnEngine(CODEC, METHOD.grammar.without(()), PACK, BUDGET, forgery_ends=False)
-    environment = METHOD.environment(search, lambda found: render_passages(PACK, found))
+    environment = METHOD.environment(Tools(search, lambda found: render_passages(PACK, found)))
     return asyncio.run(engine.run("Where ?", ScriptedSampler(turns, CODEC), environment))
 
 

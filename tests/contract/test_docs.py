@@ -24,7 +24,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import method_tables  # noqa: E402
 
 # Methods whose page in docs/ shows what benchmarks/METHOD.py measured, and the recipes whose actions it lists.
-MEASURED = {"agentic_rag_r1": ("agentic_rag_r1_cpu", "agentic_rag_r1_no_memory_cpu")}
+MEASURED = {
+    "agentic_rag_r1": ("agentic_rag_r1_cpu", "agentic_rag_r1_no_memory_cpu"),
+    "dep_search": ("dep_search_cpu", "dep_search_no_memory_cpu"),
+}
 
 
 def key_tables() -> str:

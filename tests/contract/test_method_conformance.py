@@ -66,8 +66,7 @@ def test_episodes_are_truthful_and_scored(name, episodes):
     keys = set()
     for episode in episodes(name):
         score = method.score(episode, ["nobody"], knobs)
-        sampled = [t for row in episode.rows for t, m in zip(row.response_ids, row.response_mask, strict=True) if m]
-        check_episode(episode, score.rewards, sampled)
+        check_episode(episode, score.rewards, list(sampled(episode)))
         keys.add(tuple(score.metrics))
         assert all(isinstance(value, float) for value in score.metrics.values())
     assert len(keys) == 1
@@ -82,6 +81,14 @@ def test_the_judges_prompts_hold_the_fields_of_the_asks(name, episodes):
     prompts = load_judge_prompts(method, None, kinds) if kinds else {}
     for ask in asks:
         assert placeholders(prompts[ask.kind]) == set(dict(ask.fields))
+
+
+def sampled(episode):
+    """What the oracle wrote, that beside the session included."""
+    for row in episode.rows:
+        for turn in row.turns:
+            yield from row.response_ids[turn.start : turn.end]
+            yield from turn.side_call.response_ids if turn.side_call else ()
 
 
 def test_a_right_answer_scores_more_than_a_wrong_one(name, episodes):

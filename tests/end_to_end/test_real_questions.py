@@ -20,6 +20,7 @@ from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.retriever import RetrieverClient
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
+from verl_agentic.core.environment import Tools
 from verl_agentic.core.outcomes import Ok
 from verl_agentic.core.trajectory import check_episode
 from verl_agentic.methods.search_r1 import METHOD
@@ -81,7 +82,7 @@ async def answer_all(questions, titles, url, codec):
         searches = [f"<think>look up</think><search>{titles[i]}</search>" for i in item["gold_passage_ids"]]
         sampler = ScriptedSampler([*searches, f"<answer>{item['golden_answers'][0]}</answer>"], codec)
         episode = await engine.run(
-            item["question"], sampler, METHOD.environment(search, partial(render_passages, pack))
+            item["question"], sampler, METHOD.environment(Tools(search, partial(render_passages, pack)))
         )
         return episode, sampler
 

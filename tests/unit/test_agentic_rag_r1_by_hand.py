@@ -22,7 +22,7 @@ from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
 from verl_agentic.core.credit import CreditedSession, hierarchical
-from verl_agentic.core.environment import Passage
+from verl_agentic.core.environment import Passage, Tools
 from verl_agentic.core.judging import Verdict
 from verl_agentic.core.spans import SpanReward
 from verl_agentic.core.statistics import session_statistics
@@ -66,7 +66,7 @@ def episode(codec):
     pack = load_pack(METHOD.prompts, "demo")
     budget = Budget(10, 3, turn_tokens=32, observation_tokens=48, prompt_tokens=320, response_tokens=384)
     engine = TurnEngine(codec, METHOD.grammar, pack, budget, forgery_ends=False)
-    environment = METHOD.environment(search, lambda passages: render_passages(pack, passages))
+    environment = METHOD.environment(Tools(search, lambda passages: render_passages(pack, passages)))
     return asyncio.run(engine.run("Who is the founder ?", ScriptedSampler(TURNS, codec), environment))
 
 

@@ -40,7 +40,7 @@ def texts(episode):
 
 
 @pytest.mark.parametrize("off", [(), OFF])
-@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, (1, 2, 3, 4, 2), strict=True))
+@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, (1, 2, 3, 4, 2, 4), strict=True))
 def test_the_good_oracle_answers_every_kind_with_one_search_a_step(kind, searches, off):
     for question in questions(kind):
         episode = play(question, off=off)

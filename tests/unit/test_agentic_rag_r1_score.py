@@ -11,7 +11,7 @@ from verl_agentic.bridge.settings import default_agentic
 from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
-from verl_agentic.core.environment import Passage
+from verl_agentic.core.environment import Passage, Tools
 from verl_agentic.core.judging import Ask, Missing, Verdict
 from verl_agentic.core.outcomes import FaultCode, ModelFault
 from verl_agentic.core.replay import episode_from_response
@@ -44,7 +44,7 @@ async def search(query):
 
 def run(*turns, budget=BUDGET):
     engine = TurnEngine(CODEC, METHOD.grammar, PACK, budget, forgery_ends=False)
-    environment = METHOD.environment(search, lambda passages: render_passages(PACK, passages))
+    environment = METHOD.environment(Tools(search, lambda passages: render_passages(PACK, passages)))
     return asyncio.run(engine.run("Where ?", ScriptedSampler(turns, CODEC), environment))
 
 

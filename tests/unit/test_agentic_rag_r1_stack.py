@@ -18,7 +18,7 @@ from verl_agentic.bridge.prompts import load_pack
 from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
-from verl_agentic.core.environment import Passage
+from verl_agentic.core.environment import Passage, Tools
 from verl_agentic.core.outcomes import FaultCode, ModelFault, Ok
 from verl_agentic.core.trajectory import check_episode
 from verl_agentic.methods.agentic_rag_r1 import METHOD
@@ -50,7 +50,7 @@ def observation(query):
 def run(turns, budget=WIDE):
     sampler = ScriptedSampler(turns, CODEC)
     engine = TurnEngine(CODEC, METHOD.grammar, PACK, budget, forgery_ends=False)
-    environment = METHOD.environment(search, lambda passages: render_passages(PACK, passages))
+    environment = METHOD.environment(Tools(search, lambda passages: render_passages(PACK, passages)))
     episode = asyncio.run(engine.run(QUESTION, sampler, environment))
     return episode, sampler
 
@@ -289,7 +289,9 @@ def test_refused_edits_use_up_the_steps_of_a_session():
 
 
 def test_two_sessions_share_no_stack():
-    first, second = (METHOD.environment(search, lambda passages: render_passages(PACK, passages)) for _ in range(2))
+    first, second = (
+        METHOD.environment(Tools(search, lambda passages: render_passages(PACK, passages))) for _ in range(2)
+    )
     action = METHOD.grammar.parse("<plan>p</plan>").action
     edit = METHOD.grammar.parse("<backtrack>b</backtrack>").action
     asyncio.run(first.apply(action))

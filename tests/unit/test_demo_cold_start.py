@@ -8,7 +8,14 @@ pytest.importorskip("transformers")
 
 from verl_agentic.demo.__main__ import main
 from verl_agentic.demo.codec import WordCodec
-from verl_agentic.demo.cold_start import ColdStartConfig, cached_cold_start, policy_loss, train_cold_start
+from verl_agentic.demo.cold_start import (
+    ColdStartConfig,
+    _batches,
+    cached_cold_start,
+    kinds_of,
+    policy_loss,
+    train_cold_start,
+)
 from verl_agentic.demo.evaluate import Asked, evaluate
 from verl_agentic.demo.policy import build_policy
 from verl_agentic.demo.prepare import packaged_cold_start
@@ -42,7 +49,7 @@ def test_training_is_the_same_for_the_same_seed_and_writes_a_loadable_folder(tmp
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)
     assert json.loads((tmp_path / "a" / "cold_start.json").read_text())["losses"] == record["losses"]
-    assert record["rebuild"].endswith("cold-start --method search_r1 --seed 0 --steps 6 --out FOLDER")
+    assert record["rebuild"].endswith("cold-start --method search_r1 --seed 0 --steps 6 --batch 4 --out FOLDER")
     assert any(line.startswith("cold start 6/6: loss ") for line in lines)
     assert record["held_out"]["headline"]["count"] == 100
     assert record["held_out"]["headline"]["em"] == 0.0
@@ -82,6 +89,23 @@ def test_padding_changes_nothing():
         together = policy_loss(model, some).item()
     mean = sum(loss * count for loss, count in zip(alone, tokens, strict=True)) / sum(tokens)
     assert together == pytest.approx(mean, abs=1e-4)
+
+
+def test_what_is_written_beside_sessions_is_taught_in_part():
+    method, codec = "dep_search", WordCodec(build_tokenizer())
+    config = ColdStartConfig(method, steps=80, batch=6)
+    batches = list(_batches(trace_source(method, codec, kinds_of(method)), config))
+    beside = sum(not row.turns for batch in batches for row in batch)
+    sessions = sum(bool(row.turns) for batch in batches for row in batch)
+    # most sessions write one summary, some two; a third of them is shown
+    assert 0.2 < beside / sessions < 0.5
+    assert len(batches) == 80
+
+
+def test_a_method_may_have_kinds_of_its_own():
+    assert kinds_of("search_r1") == {"1hop": 0.35, "2hop": 0.35, "comparison": 0.3}
+    assert set(kinds_of("dep_search")) == {"1hop", "2hop", "3hop", "4hop", "comparison", "shared"}
+    assert sum(kinds_of("dep_search").values()) == pytest.approx(1.0)
 
 
 def test_every_group_of_episodes_comes_from_a_fresh_world():

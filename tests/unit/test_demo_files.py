@@ -26,7 +26,7 @@ from verl_agentic.demo.run import build_index
 from verl_agentic.demo.splits import SplitSizes
 from verl_agentic.demo.world import generate_world
 
-SMALL = SplitSizes(train=20, val=10, test=10, long_train=5, long_test=5)
+SMALL = SplitSizes(train=20, val=10, test=10, long_train=5, long_test=5, shared_train=5, shared_test=5)
 SHORT = cold_start.ColdStartConfig(steps=2, batch=4)
 
 
@@ -175,10 +175,11 @@ import verl_agentic.data.corpus, verl_agentic.data.rows, verl_agentic.demo.split
 """
 BARE = ("bridge", "core", "data", "demo")
 STORING = ("verl_agentic/data/files.py", "verl_agentic/demo/fingerprint.py")  # they move bytes, and make none
-FILE_FORMATS = ("errors", "corpus", "records")  # of the server; passages of a cold start come from no file
+# Of the server; what a cold start is made from comes from no file.
+FILE_FORMATS = ("errors", "corpus", "records", "encoders/folders")
 UNHASHED = {
     *(f"verl_agentic/{name}/__init__.py" for name in BARE),
-    "retriever_server/backends/__init__.py",
+    *(f"retriever_server/{name}/__init__.py" for name in ("backends", "encoders")),
     *(f"retriever_server/{name}.py" for name in FILE_FORMATS),
 }
 MEASURING = ("verl_agentic/demo/evaluate.py", "verl_agentic/demo/splits.py")  # for the record, not the weights

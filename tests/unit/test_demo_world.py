@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from retriever_server.index import build_index, open_index
 from verl_agentic.demo.lexicon import name_words, plain_words
 from verl_agentic.demo.prepare import write_world
-from verl_agentic.demo.questions import KINDS, PATHS, comparison_question, draw_question, shared_intermediates
+from verl_agentic.demo.questions import (
+    KINDS,
+    PATHS,
+    comparison_question,
+    draw_question,
+    shared_intermediates,
+    shared_question,
+)
 from verl_agentic.demo.search import CorpusSearch
 from verl_agentic.demo.splits import SplitSizes, combination, split_questions
 from verl_agentic.demo.world import WorldSizes, generate_world
@@ -61,11 +68,11 @@ def test_gold_answers_stand_in_gold_passages_and_steps_walk_to_the_answer(seed):
             assert step.entity in texts[step.passage_id]
             assert world.look_up(step.entity, step.relation) == step.answer
         assert question.steps[-1].answer == question.answers[0]
-        assert question.passage_ids == tuple(step.passage_id for step in question.searches)
+        assert question.passage_ids == tuple(dict.fromkeys(step.passage_id for step in question.searches))
         for step in question.steps:
             assert all(earlier < step.index and f"#{earlier}" in step.text for earlier in step.depends)
         for before, after in zip(question.steps, question.steps[1:], strict=False):
-            if question.kind != "comparison":
+            if question.kind not in ("comparison", "shared"):
                 assert after.entity == before.answer
 
 
@@ -73,6 +80,8 @@ def test_gold_answers_stand_in_gold_passages_and_steps_walk_to_the_answer(seed):
 @given(seeds)
 def test_answer_is_not_in_the_question_except_in_comparisons(seed):
     for question in drawn(generate_world(seed), seed):
+        if question.kind == "shared":
+            continue  # of a person who is named, the answer may be that person
         named = question.answers[0] in question.text
         assert named == (question.kind == "comparison")
 
@@ -90,9 +99,51 @@ def test_plain_queries_find_gold_passages_in_the_top_two(seed):
 def test_hops_match_the_kind():
     rng, world = random.Random(0), generate_world(1)
     assert {kind: len(draw_question(world, kind, rng).searches) for kind in KINDS} == {
-        "1hop": 1, "2hop": 2, "3hop": 3, "4hop": 4, "comparison": 2,
+        "1hop": 1, "2hop": 2, "3hop": 3, "4hop": 4, "comparison": 2, "shared": 4,
     }  # fmt: skip
     assert all(len(path) == int(kind[0]) for kind, paths in PATHS.items() for _, path in paths)
+
+
+def shared_cases(world):
+    """Each start of a question with a shared sub-answer, and the person it is about."""
+    for person in world.entities["person"]:
+        yield person, person
+    for name, relation in (("company", "founder"), ("film", "director")):
+        for start in world.entities[name]:
+            yield start, world.facts[start, relation]
+
+
+def test_a_shared_sub_answer_is_what_two_sub_questions_refer_to():
+    world = generate_world(3)
+    for start, person in shared_cases(world):
+        spouse = world.facts[person, "spouse"]
+        one, other = (int(world.facts[entity, "birthyear"]) for entity in (person, spouse))
+        question = shared_question(world, start, "earlier")
+        if one == other:
+            assert question is None
+            continue
+        assert question.answers == ((person if one < other else spouse),)
+        assert shared_question(world, start, "later").answers != question.answers
+        *_, born, spouse_of, spouse_born, last = question.steps
+        assert (born.passage_id, spouse_of.passage_id) == (world.passage_of[person],) * 2
+        assert born.depends == spouse_of.depends == ((1,) if start != person else ())
+        assert spouse_born.depends == (spouse_of.index,)
+        assert last.depends == (born.index, spouse_born.index)
+        assert (born.answer, spouse_of.answer, spouse_born.answer) == (str(one), spouse, str(other))
+
+
+def test_a_shared_question_reads_as_documented():
+    world = generate_world(0)
+    company = world.entities["company"][0]
+    question = shared_question(world, company, "later")
+    assert question.text == f"Who was born later , the founder of {company} or the spouse of the founder of {company} ?"
+    assert [step.text for step in question.steps] == [
+        f"Who is the founder of {company} ?",
+        "When was #1 born ?",
+        "Who is the spouse of #1 ?",
+        "When was #3 born ?",
+        "Which is later , #2 or #4 ?",
+    ]
 
 
 def test_comparison_names_the_earlier_or_the_later():
@@ -119,6 +170,7 @@ def test_splits_have_the_headline_mix():
     assert {name: len(questions) for name, questions in splits.items()} == {
         "test": 300, "val": 100, "train": 1200,
         "test_3hop": 100, "train_3hop": 200, "test_4hop": 100, "train_4hop": 200,
+        "test_shared": 100, "train_shared": 140,
     }  # fmt: skip
     kinds = [question.kind for question in splits["test"]]
     assert [kinds.count(kind) for kind in ("1hop", "2hop", "comparison")] == [120, 120, 60]

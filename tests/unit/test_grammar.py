@@ -142,3 +142,18 @@ def test_what_follows_a_completed_action_changes_nothing(text, tail):
 def test_completion_is_monotone_in_the_prefix_length(text):
     done = [GRAMMAR.completes(text[:n]) is not None for n in range(len(text) + 1)]
     assert done == sorted(done)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("a <search>b", "search"),
+        ("<think><answer></think> <search>b</search>", "search"),
+        ("<answer>a</answer><search>", "answer"),
+        ("<think><search>", None),
+        ("</search> a", None),
+    ],
+)
+def test_the_first_action_that_is_opened(text, name):
+    opened = GRAMMAR.opened(text)
+    assert (opened.name if opened else None) == name

@@ -73,7 +73,7 @@ def write_run(folder, steps, recipe, seed, judge=None):
 
 def test_figures_of_a_run_by_hand(tmp_path):
     write_run(tmp_path / "a_cpu-seed1", log(0.8), "a_cpu", 1, judge="facts of the demo world")
-    run = method_figures.run_figures(tmp_path / "a_cpu-seed1", COUNTS, "compared")
+    run = method_figures.run_figures(tmp_path / "a_cpu-seed1", "compared")
     assert (run["name"], run["recipe"], run["seed"], run["steps"]) == ("a_cpu-seed1", "a_cpu", 1, 2)
     assert run["judge"] == "facts of the demo world"
     assert run["finite"] is True
@@ -96,7 +96,7 @@ def test_a_logged_number_that_is_not_finite_is_named(tmp_path, value):
     steps = [*log(0.8)[:2], (2, {**log(0.8)[2][1], "actor/grad_norm": value})]
     assert not_finite(records(steps)) == ["step 2: actor/grad_norm"]
     write_run(tmp_path / "a_cpu-seed1", steps, "a_cpu", 1)
-    run = method_figures.run_figures(tmp_path / "a_cpu-seed1", COUNTS, "compared")
+    run = method_figures.run_figures(tmp_path / "a_cpu-seed1", "compared")
     assert run["finite"] is False
     assert run["not_finite"] == ["step 2: actor/grad_norm"]
 
@@ -148,7 +148,6 @@ def results_of(tmp_path, plan, done):
 @pytest.fixture
 def benchmark(tmp_path, monkeypatch):
     """Three runs of two recipes, and one that is not compared; the last is not done yet."""
-    monkeypatch.setattr(method_runs, "validated_counts", lambda world: COUNTS)
     done = [PlannedRun("a_cpu", 1, 2), PlannedRun("b_cpu", 1, 2), PlannedRun("a_cpu", 2, 2)]
     logs = {"a_cpu-seed1": log(0.9, 40.0), "a_cpu-seed2": log(0.7, 44.0), "b_cpu-seed1": log(0.1, 60.0)}
     for run in done:

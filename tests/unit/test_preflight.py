@@ -8,9 +8,10 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf, open_dict
 
 from retriever_server.process import start_server
+from verl_agentic.bridge.settings import default_agentic
 from verl_agentic.data.rows import read_rows
-from verl_agentic.demo.prepare import PrepareConfig, prepare
-from verl_agentic.demo.run import build_index
+from verl_agentic.demo.prepare import PrepareConfig, packaged_cold_start, prepare
+from verl_agentic.demo.run import SERVER_OPTIONS, build_index
 from verl_agentic.demo.splits import SplitSizes
 from verl_agentic.startup import preflight
 from verl_agentic.startup.preflight import Preflight
@@ -19,7 +20,7 @@ from verl_agentic.startup.preflight import Preflight
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
-    sizes = SplitSizes(train=16, val=4, test=8, long_train=2, long_test=2)
+    sizes = SplitSizes(train=16, val=4, test=8, long_train=2, long_test=2, shared_train=2, shared_test=2)
     prepare(PrepareConfig(out=out, splits=sizes, cold_start="packaged"), line=lambda text: None)
     return out
 
@@ -62,6 +63,22 @@ def test_everything_in_order_passes_and_says_so(config, demo, capsys):
         sentence = refused(config, capsys)
     assert f"retriever at {server.url} answers " in sentence
     assert " queries/s at 8 at a time, agentic.retriever.min_queries_per_s asks for 1e+09; add servers to" in sentence
+
+
+def test_a_memory_needs_a_retriever_that_embeds(config, demo, capsys):
+    config.actor_rollout_ref.model.path = str(packaged_cold_start("search_r1"))  # it has the tags of every method
+    config.agentic.method, config.agentic.reward = "dep_search", default_agentic("dep_search").reward
+    config.agentic.environment = default_agentic("dep_search").environment
+    with start_server(build_index(demo, line=lambda text: None)) as server:
+        config.agentic.retriever.urls = [server.url]
+        sentence = refused(config, capsys)
+        assert f"the memory of dep_search needs vectors: retriever at {server.url} answers 404" in sentence
+        assert "start the server with `serve --embedder NAME`" in sentence
+        config.agentic.environment.store = "nothing"
+        Preflight().on_job_start(config)
+    with start_server(build_index(demo, line=lambda text: None), options=SERVER_OPTIONS) as server:
+        config.agentic.retriever.urls, config.agentic.environment.store = [server.url], "conclusions"
+        Preflight().on_job_start(config)
 
 
 def test_a_retriever_that_is_down(config, capsys):

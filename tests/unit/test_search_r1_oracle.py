@@ -35,7 +35,7 @@ def always(habit):
     return {kind: {habit: 1.0} for kind in KINDS}
 
 
-@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, (1, 2, 3, 4, 2), strict=True))
+@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, (1, 2, 3, 4, 2, 4), strict=True))
 def test_good_oracle_answers_every_kind_with_one_search_a_step(kind, searches):
     for question in questions(kind):
         episode = play(question, ORACLE.make_oracle(question, WORLD.look_up))

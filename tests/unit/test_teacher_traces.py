@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -27,7 +28,9 @@ from verl_agentic.warm_start.trace_file import read_traces
 
 PACKAGED = packaged_cold_start("search_r1")
 TOKENIZER = transformers.AutoTokenizer.from_pretrained(PACKAGED)
-SMALL = SplitSizes(train=64, val=8, test=24, long_train=4, long_test=4)  # of the fixture `demo_files`
+SMALL = SplitSizes(
+    train=64, val=8, test=24, long_train=4, long_test=4, shared_train=4, shared_test=4
+)  # of the fixture `demo_files`
 GRAMMAR = Grammar(actions=(ActionTag("search"), ActionTag("answer", terminal=True)))
 
 
@@ -40,7 +43,7 @@ def test_a_stop_string_that_the_server_kept_is_put_back():
 
 
 def good_turns(method, demo_files):
-    """What a good policy writes, turn by turn, for each question of the demo's training file."""
+    """What a good policy writes, turns and summaries, for each question of the demo's training file."""
     world = generate_world(0)
     search, codec = CorpusSearch(world.passages), WordCodec(TOKENIZER)
     runner = MethodRunner(method, codec)
@@ -49,9 +52,18 @@ def good_turns(method, demo_files):
     for question in split_questions(world, SMALL)["train"]:
         assert question.text in asked
         oracle = load_oracle(method).make_oracle(question, world.look_up)
+        written = turns[question.text] = []
+        oracle.turn = partial(noted, written, oracle.turn)
         run = runner.engine.run(question.text, scripted_sampler(codec, oracle), runner.environment(search))
-        turns[question.text] = [turn.text for turn in asyncio.run(run).turns]
+        asyncio.run(run)
     return turns
+
+
+def noted(written, turn, observation):
+    """What `turn` writes, noted without the token that ends it."""
+    text = turn(observation)
+    written.append(text.removesuffix(" <|im_end|>"))
+    return text
 
 
 class Endpoint:
@@ -115,11 +127,13 @@ def test_a_teacher_s_good_sessions_become_traces(method, demo_files, teach, tmp_
     found = read_traces(tmp_path / "traces.jsonl")
     assert (found.header["source"], dict(found.counts)) == ("teacher big", {"kept": 6, "infra_fault": 0})
     for trace in found.traces:
-        assert list(trace.texts) == turns[trace.question]
+        summaries = [text for text in turns[trace.question] if "<" not in text]
+        assert list(trace.texts) == [text for text in turns[trace.question] if text not in summaries]
         policy = [t for row in trace.rows for t, m in zip(row.response_ids, row.response_mask, strict=True) if m]
-        assert policy == TOKENIZER.encode(" ".join(trace.texts), add_special_tokens=False)
+        taught = " ".join([*trace.texts, *(f"{text} <|im_end|>" for text in summaries)])
+        assert policy == TOKENIZER.encode(taught, add_special_tokens=False)
         bodies = endpoint.requests[trace.question]
-        assert len(bodies) == len(trace.texts)
+        assert len(bodies) == len(turns[trace.question])
         assert bodies[0]["model"] == "big"
         assert "<|im_start|>" not in bodies[-1]["messages"][-1]["content"]
 

@@ -23,7 +23,7 @@ from verl_agentic.bridge.prompts import PromptPack
 from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
 from verl_agentic.clients.scripted import ScriptedSampler
 from verl_agentic.core.budget import Budget
-from verl_agentic.core.environment import Passage
+from verl_agentic.core.environment import Passage, Tools
 from verl_agentic.core.generation import Sample
 from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, Ok
 from verl_agentic.core.trajectory import check_episode
@@ -57,7 +57,7 @@ def run(turns, budget=ROOMY, codec=CODEC, search=search, eos=False, **sampler_op
     engine = TurnEngine(codec, METHOD.grammar, PACK, budget)
     eos_id = codec.tokenizer.eos_token_id if eos else None
     sampler = ScriptedSampler(turns, codec, eos_id=eos_id, **sampler_options)
-    environment = METHOD.environment(search, partial(render_passages, PACK))
+    environment = METHOD.environment(Tools(search, partial(render_passages, PACK)))
     episode = asyncio.run(engine.run("where?", sampler, environment))
     check_episode(episode, [[0.0] * len(row.response_ids) for row in episode.rows], sampler.sampled)
     return episode, sampler
@@ -224,7 +224,7 @@ def test_an_aborted_generation_is_raised_not_scored():
 
     engine = TurnEngine(CODEC, METHOD.grammar, PACK, ROOMY)
     with pytest.raises(InfraFaultError, match="rollout: a generation request was aborted"):
-        asyncio.run(engine.run("q", aborted, METHOD.environment(search, partial(render_passages, PACK))))
+        asyncio.run(engine.run("q", aborted, METHOD.environment(Tools(search, partial(render_passages, PACK)))))
 
 
 def test_p63_a_generation_without_a_token_is_raised_not_scored():
@@ -233,7 +233,7 @@ def test_p63_a_generation_without_a_token_is_raised_not_scored():
 
     engine = TurnEngine(CODEC, METHOD.grammar, PACK, ROOMY)
     with pytest.raises(InfraFaultError, match="rollout: a generation request returned no token"):
-        asyncio.run(engine.run("q", silent, METHOD.environment(search, partial(render_passages, PACK))))
+        asyncio.run(engine.run("q", silent, METHOD.environment(Tools(search, partial(render_passages, PACK)))))
 
 
 @pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>"])
@@ -247,7 +247,7 @@ def test_either_end_of_text_token_ends_a_turn(end):
         return Sample(CODEC.encode(text), None, None)
 
     engine = TurnEngine(CODEC, METHOD.grammar, PACK, ROOMY)
-    episode = asyncio.run(engine.run("q", model, METHOD.environment(search, partial(render_passages, PACK))))
+    episode = asyncio.run(engine.run("q", model, METHOD.environment(Tools(search, partial(render_passages, PACK)))))
     assert len(calls) == 2
     assert episode.turns[0].fault is FaultCode.NO_ACTION
     assert episode.outcome == Ok()
@@ -265,7 +265,7 @@ def test_a_shorter_limit_of_the_server_cuts_a_turn_too():
         return Sample(CODEC.encode("<search>a long"), None, "length")
 
     engine = TurnEngine(CODEC, METHOD.grammar, PACK, Budget(2, 0, 200, 120, 200, 1000))
-    episode = asyncio.run(engine.run("q", model, METHOD.environment(search, partial(render_passages, PACK))))
+    episode = asyncio.run(engine.run("q", model, METHOD.environment(Tools(search, partial(render_passages, PACK)))))
     assert episode.outcome == ModelFault(FaultCode.TRUNCATED)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 from omegaconf import DictConfig
@@ -21,7 +21,7 @@ from verl_agentic.bridge.settings import Settings, load_settings
 from verl_agentic.bridge.turn_engine import Sample, TurnEngine, render_passages
 from verl_agentic.clients.errors import RetrieverError
 from verl_agentic.clients.retriever import RetrieverClient
-from verl_agentic.core.environment import Passage
+from verl_agentic.core.environment import Passage, Tools
 from verl_agentic.core.items import question_and_golds
 from verl_agentic.core.judging import Judge
 from verl_agentic.core.method import Method
@@ -30,6 +30,8 @@ from verl_agentic.core.queries import QueryLog
 from verl_agentic.core.seeds import request_seed
 from verl_agentic.core.statistics import session_statistics
 from verl_agentic.core.trajectory import check_episode
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def _workplace(config: DictConfig, method: Method, codec: TokenizerCodec) -> _Wo
     if key not in _workplaces:
         settings = load_settings(config, method.name)
         method.check_knobs(settings.reward)
+        method.check_environment(settings.environment)
         pack = load_pack(method.prompts, settings.prompts)
         retriever = RetrieverClient(
             list(settings.retriever.urls),
@@ -115,13 +118,13 @@ class Generation:
 
 
 class Retrieval:
-    """The session's search: asks the retriever, and remembers what was asked and how long it took.
+    """The session's search and embedding: asks the retriever, and remembers what was asked and how long it took.
 
     Args:
         client: the worker's client.
 
     Attributes:
-        seconds: spent waiting for passages.
+        seconds: spent waiting for passages and vectors.
         log: the session's queries.
     """
 
@@ -131,10 +134,17 @@ class Retrieval:
         self.log = QueryLog()
 
     async def __call__(self, query: str) -> list[Passage]:
-        started = time.perf_counter()
         self.log.note(query)
+        return (await self._timed(self._client.retrieve([query])))[0]
+
+    async def embed(self, texts: Sequence[str], kind: Literal["query", "passage"]) -> Sequence[Sequence[float]]:
+        """Vectors of `texts`, none of which may be blank."""
+        return (await self._timed(self._client.embed(texts, kind))).tolist() if texts else []
+
+    async def _timed(self, asked: Awaitable[T]) -> T:
+        started = time.perf_counter()
         try:
-            return (await self._client.retrieve([query]))[0]
+            return await asked
         except RetrieverError as error:
             raise InfraFaultError("retriever", str(error)) from error
         finally:
@@ -169,7 +179,8 @@ class MethodAgentLoop(AgentLoopBase):
         question, golds = question_and_golds(row)
         generation = Generation(self.server_manager, sampling_params, self._seed_of(settings, row, question))
         retrieval = Retrieval(place.retriever)
-        environment = self.method.environment(retrieval, partial(render_passages, place.pack))
+        render = partial(render_passages, place.pack)
+        environment = self.method.environment(Tools(retrieval, render, retrieval.embed, settings.environment))
         episode = await place.engine.run(question, generation, environment)
         answers = await judgements(place.judge, self.method, episode, golds, settings)
         score = self.method.score(episode, golds, settings.reward, answers)

@@ -77,8 +77,8 @@ def _describe(episode: Episode, metrics: dict[str, float]) -> dict[str, Any]:
         "prediction": episode.prediction,
         "actions": dict(episode.actions),
         "tags_seen": sum(turn.tags_seen for turn in episode.turns),
-        # Per turn: tokens kept, and tokens sampled after its action.
-        "turn_lengths": [(turn.end - turn.start, turn.dropped_tokens) for turn in episode.turns],
+        # Per turn: tokens kept, and tokens sampled after it.
+        "turn_lengths": [(turn.end - turn.start, turn.untrained_tokens) for turn in episode.turns],
         "turn_scores": [],
         "tool_rewards": [],
     }

@@ -6,6 +6,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from verl_agentic.core.environment import Passage
 from verl_agentic.core.suggest import did_you_mean
@@ -22,6 +23,9 @@ class PromptPack:
         correction: appended after an invalid turn that is given another chance.
         notices: what is appended instead where there is a file `notice.NAME.txt`: NAME is a fault code
             (`nested_tag`), or what an environment calls an edit that it cannot do.
+        observations: what is appended after other actions, files `observation.NAME.txt` where NAME is what an
+            environment calls it; `{texts}`, joined by `passage_separator`, at most once.
+        requests: what asks the policy for a text beside the session, files `request.NAME.txt`.
         last_turn: appended after the observation of the last allowed action.
         passage_separator: file `passage_separator.txt`; a newline where the file is missing.
     """
@@ -33,6 +37,8 @@ class PromptPack:
     last_turn: str
     passage_separator: str = "\n"
     notices: Mapping[str, str] = field(default_factory=dict)
+    observations: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, str] = field(default_factory=dict)
 
     def notice(self, name: str) -> str:
         """The text that tells the policy that its turn was wrong by `name`: the notice, or the general correction."""
@@ -41,12 +47,15 @@ class PromptPack:
     def render_passage(self, rank: int, passage: Passage) -> str:
         return self.passage.format(rank=rank, title=passage.title, text=passage.text, contents=passage.contents)
 
-    def observation_parts(self) -> tuple[str, str]:
-        """The observation template's text before and after its passages."""
-        before, _, after = self.observation.partition("{passages}")
+    def observation_parts(self, name: str = "") -> tuple[str, str]:
+        """The text of an observation template before and after its passages or texts; "" is that of a retrieval."""
+        text, placeholder = (self.observations[name], "{texts}") if name else (self.observation, "{passages}")
+        before, _, after = text.partition(placeholder)
         return before, after
 
 
+# Kind of text of which a pack holds several -> how the names of their files begin.
+_BY_NAME = {"notices": "notice", "observations": "observation", "requests": "request"}
 # The two texts that are formatted; the others are taken as they are.
 _PLACEHOLDERS = {"user": {"question"}, "passage": {"rank", "title", "text", "contents"}}
 _REQUIRED = {"user": {"question"}}
@@ -64,18 +73,25 @@ def load_pack(root: Path, name: str) -> PromptPack:
     if not folder.is_dir():
         known = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         raise ValueError(f"agentic.prompts: no prompt pack {name!r}{did_you_mean(name, known)} (available: {known})")
-    texts = {}
-    for key in (f.name for f in fields(PromptPack) if f.name != "notices"):
+    texts: dict[str, Any] = {}
+    for key in (f.name for f in fields(PromptPack) if f.name not in _BY_NAME):
         path = folder / f"{key}.txt"
         if path.is_file():
             texts[key] = read_template(path)
             _check(path, key, texts[key])
         elif key != "passage_separator":
             raise ValueError(f"the prompt pack lacks the file {path}")
-    return PromptPack(
-        **texts,
-        notices={path.stem.removeprefix("notice."): read_template(path) for path in folder.glob("notice.*.txt")},
-    )
+    texts.update((key, _named(folder, prefix)) for key, prefix in _BY_NAME.items())
+    pack = PromptPack(**texts)
+    for name, text in pack.observations.items():
+        if text.count("{texts}") > 1:
+            raise ValueError(f"{folder}/observation.{name}.txt: the placeholder {{texts}} may occur once at most")
+    return pack
+
+
+def _named(folder: Path, prefix: str) -> dict[str, str]:
+    """The texts of the files `PREFIX.NAME.txt`, by name."""
+    return {path.stem.removeprefix(f"{prefix}."): read_template(path) for path in folder.glob(f"{prefix}.*.txt")}
 
 
 def read_template(path: Path) -> str:

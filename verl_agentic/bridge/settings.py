@@ -65,6 +65,7 @@ class Settings:
     budget: Budget
     actions_off: tuple[str, ...]
     forgery_ends: bool
+    environment: Mapping[str, Any]
     reward: Mapping[str, Any]
     judge: JudgeSettings
 
@@ -82,6 +83,13 @@ def default_agentic(method: str) -> DictConfig:
     merged.pop("defaults", None)
     merged.method = method
     return merged
+
+
+def default_environment(method: str) -> dict[str, Any]:
+    """The defaults of `agentic.environment` for a method."""
+    knobs = OmegaConf.to_container(default_agentic(method).environment, resolve=True)
+    assert isinstance(knobs, dict)
+    return {str(name): value for name, value in knobs.items()}
 
 
 def load_settings(config: DictConfig, method: str | None = None) -> Settings:

@@ -13,12 +13,23 @@ from dataclasses import dataclass, field, replace
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.prompts import PromptPack
 from verl_agentic.core.budget import Budget
-from verl_agentic.core.environment import Environment, Finish, Observe, Passage, Proceed, Reject, Rewrite
+from verl_agentic.core.environment import (
+    Completion,
+    Effect,
+    Environment,
+    Finish,
+    Generate,
+    Observe,
+    Passage,
+    Proceed,
+    Reject,
+    Rewrite,
+)
 from verl_agentic.core.generation import Sample, Sampler
 from verl_agentic.core.grammar import Action, Grammar, Parsed
 from verl_agentic.core.outcomes import FaultCode, InfraFaultError, ModelFault, Ok, Outcome
 from verl_agentic.core.token_offsets import token_span
-from verl_agentic.core.trajectory import Episode, Row, RowBuilder, Turn
+from verl_agentic.core.trajectory import Episode, Row, RowBuilder, SideCall, Turn
 
 # A model that repeats closing tags without an action would else be asked again after each of them.
 MAX_CALLS_PER_TURN = 8
@@ -26,10 +37,8 @@ MAX_CALLS_PER_TURN = 8
 
 @dataclass
 class _State:
-    """The mutable part of an episode in progress.
-
-    `units` holds the ids of each executed action with its observation: what a rewritten context is made of.
-    """
+    """The mutable part of an episode; `units` holds the ids of each executed action with its observation: what a
+    rewritten context is made of."""
 
     row: RowBuilder
     base: tuple[int, ...]
@@ -51,7 +60,7 @@ class TurnEngine:
     """Runs episodes of a single-context method.
 
     Args:
-        codec: text and token ids.
+        codec: text and ids.
         grammar: the method's tags.
         pack: the method's texts.
         budget: the limits of one trajectory.
@@ -90,7 +99,7 @@ class TurnEngine:
             if parsed.action is None:
                 self._invalid(state, parsed)
             else:
-                await self._act(state, parsed, environment)
+                await self._act(state, parsed, sample, environment)
         return Episode(
             question=question,
             rows=(*state.rows, state.row.freeze()),
@@ -202,20 +211,23 @@ class TurnEngine:
         closed = state.row.response_ids[-1] in self.codec.eos_ids
         return self.codec.next_user_turn(text) if closed else self.codec.encode(text)
 
-    async def _act(self, state: _State, parsed: Parsed, environment: Environment) -> None:
+    async def _act(self, state: _State, parsed: Parsed, sample: Sampler, environment: Environment) -> None:
         action = parsed.action
         assert action is not None
         if not action.tag.terminal and state.used_actions >= self.budget.max_actions:
             state.outcome = ModelFault(FaultCode.LIMIT_EXCEEDED)
             return
         effect = await environment.apply(action)
+        if isinstance(effect, Generate):
+            effect = await self._generate(state, effect, sample)
         state.row.turns[-1] = replace(state.row.turns[-1], effect=effect)
         match effect:
             case Finish(prediction):
                 state.prediction, state.outcome = prediction, Ok()
             case Observe():
                 self._execute(state, action)
-                state.passages.append(effect.passage_ids)
+                if not effect.template:
+                    state.passages.append(effect.passage_ids)
                 self._tell(state, self.observation_ids(effect))
             case Proceed():
                 self._execute(state, action)
@@ -227,6 +239,16 @@ class TurnEngine:
                 state.rejected += 1
                 state.row.turns[-1] = replace(state.row.turns[-1], action=None, fault=fault)
                 self._tell(state, self._notice_ids(state, notice), of_action=False)
+
+    async def _generate(self, state: _State, asked: Generate, sample: Sampler) -> Effect:
+        """The effect of an action that needs a generation: the context is only read, and the tokens are noted apart."""
+        prompt = state.row.context + self.codec.encode(self.pack.requests[asked.request])
+        limit = min(asked.max_tokens, self.budget.prompt_tokens + self.budget.response_tokens - len(prompt))
+        stop = {**self._stop, "stop_token_ids": sorted(self.codec.eos_ids), "stop": [], "max_tokens": limit}
+        ids = self._join([], None, await sample(prompt, stop))[0] if limit > 0 else []
+        state.row.turns[-1] = replace(state.row.turns[-1], side_call=SideCall(tuple(prompt), tuple(ids)))
+        ended = bool(ids) and ids[-1] in self.codec.eos_ids
+        return await asked.then(Completion(self._visible(ids), tokens=len(ids), cut=not ended and len(ids) >= limit))
 
     def _execute(self, state: _State, action: Action) -> None:
         turn = state.row.turns[-1]
@@ -256,8 +278,8 @@ class TurnEngine:
         state.row = RowBuilder(prompt_ids=prompt)
 
     def observation_ids(self, effect: Observe) -> list[int]:
-        """Ids of an observation: passages cut to the token budget, its closing tag always kept."""
-        before, after = (self.codec.encode(part) for part in self.pack.observation_parts())
+        """Ids of an observation: its texts cut to the token budget, its closing tag always kept."""
+        before, after = (self.codec.encode(part) for part in self.pack.observation_parts(effect.template))
         body = self.codec.encode_untrusted(self.pack.passage_separator.join(effect.texts))
         return before + body[: max(0, self.budget.observation_tokens - len(before) - len(after))] + after
 

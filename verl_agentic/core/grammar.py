@@ -173,11 +173,20 @@ class Grammar:
                 return "".join(out), True
         return "".join(out) + text[position:], False
 
-    def _first_action(self, visible: str) -> Action | None:
+    def opened(self, text: str) -> ActionTag | None:
+        """The first action that is opened outside the thinking, completed or not."""
+        found = self._first_opened(self._hide_thinking(text)[0])
+        return found[1] if found else None
+
+    def _first_opened(self, visible: str) -> tuple[int, ActionTag] | None:
         found = [(visible.find(opening), tag) for opening, tag in self._openings.items() if opening in visible]
-        if not found:
+        return min(found, key=lambda pair: pair[0], default=None)
+
+    def _first_action(self, visible: str) -> Action | None:
+        found = self._first_opened(visible)
+        if found is None:
             return None
-        start, tag = min(found, key=lambda pair: pair[0])
+        start, tag = found
         body_start = start + len(tag.opening)
         body_end = visible.find(tag.closing, body_start)
         if body_end < 0:

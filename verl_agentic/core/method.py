@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_agentic.core.environment import Environment, Search
+from verl_agentic.core.environment import Environment, LastingEnvironment, Tools
 from verl_agentic.core.grammar import Grammar
 from verl_agentic.core.judging import Ask, Judgement
 from verl_agentic.core.rewards import RowRewards
 from verl_agentic.core.spans import SpanReward
 from verl_agentic.core.trajectory import Episode
-
-Render = Callable[[list], Any]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,12 @@ AskFunction = Callable[[Episode, Sequence[str], Mapping[str, Any]], Sequence[Ask
 
 
 def any_knobs(knobs: Mapping[str, Any]) -> None:
-    """Accepts every value of `agentic.reward`: for methods without a check of their own."""
+    """Accepts every value: for methods without a check of their own."""
+
+
+def no_vectors_needed(knobs: Mapping[str, Any]) -> bool:
+    """For methods whose environment embeds nothing."""
+    return False
 
 
 def no_asks(episode: Episode, golds: Sequence[str], knobs: Mapping[str, Any]) -> Sequence[Ask]:
@@ -70,20 +73,27 @@ class Method:
         name: its folder and recipe name.
         grammar: the tags its policy writes.
         prompts: folder of its prompt packs.
-        environment: makes the environment of one episode from the retriever and the pack's renderer of passages.
+        environment: makes the environment of one episode.
         score: the scoring function, used by the agent loop and by the reward manager alike.
         check_knobs: raises ValueError, in one sentence, where the values of `agentic.reward` make no sense.
+        check_environment: the same for `agentic.environment`.
         asks: what the judge is asked about an episode; its judgements go to `score`.
         judged_kinds: the kinds of ask that given knobs lead to; where there are any, a judge must be configured.
         judge_prompts: folder of the prompts of its judge, one `KIND.txt` a kind of ask, for a judge that is a model.
+        embeds: whether the environment asks for vectors, given its knobs; the retriever must then offer /embed.
+        resumed_environment: for inference alone, an environment that starts from what an earlier one kept in a file, or
+            from nothing where there is no such file; None where nothing outlives an episode.
     """
 
     name: str
     grammar: Grammar
     prompts: Path
-    environment: Callable[[Search, Render], Environment]
+    environment: Callable[[Tools], Environment]
     score: ScoreFunction
     check_knobs: Callable[[Mapping[str, Any]], None] = any_knobs
+    check_environment: Callable[[Mapping[str, Any]], None] = any_knobs
     asks: AskFunction = no_asks
     judged_kinds: Callable[[Mapping[str, Any]], Sequence[str]] = no_kinds
     judge_prompts: Path | None = None
+    embeds: Callable[[Mapping[str, Any]], bool] = no_vectors_needed
+    resumed_environment: Callable[[Tools, Path], LastingEnvironment] | None = None

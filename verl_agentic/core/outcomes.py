@@ -21,6 +21,7 @@ class FaultCode(StrEnum):
     NESTED_TAG = "nested_tag"  # a tag of the grammar inside an action's body
     FORGED_MARKUP = "forged_markup"  # the policy wrote a role marker or an observation tag itself
     INVALID_EDIT = "invalid_edit"  # an edit of the context that cannot be done; nothing has changed
+    INVALID_DECOMPOSITION = "invalid_decomposition"  # sub-questions that make no plan; nothing has changed
     LIMIT_EXCEEDED = "limit_exceeded"  # an action after its allowance was used up
     TURNS_EXHAUSTED = "turns_exhausted"  # the last allowed turn ended without a terminal action
     BUDGET_EXHAUSTED = "budget_exhausted"  # no token left in the trajectory

@@ -21,6 +21,14 @@ class TokenTruthError(AssertionError):
 
 
 @dataclass(frozen=True)
+class SideCall:
+    """A generation that an action asked for, which is no part of a row and is never trained."""
+
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Turn:
     """One turn of the policy.
 
@@ -33,6 +41,7 @@ class Turn:
         effect: what executing the action did; None where there was nothing to execute.
         action_span: the tokens [first, last) of the row's response that hold the action with its tags, found from the
             ids that were generated; None where no action was found.
+        side_call: the generation that executing the action took, if any.
     """
 
     start: int
@@ -44,11 +53,17 @@ class Turn:
     tags_seen: int = 0
     effect: Effect | None = None
     action_span: tuple[int, int] | None = None
+    side_call: SideCall | None = None
 
     @property
     def span(self) -> tuple[int, int]:
         """The action's tokens, or the whole turn's where no action was found."""
         return self.action_span or (self.start, self.end)
+
+    @property
+    def untrained_tokens(self) -> int:
+        """Tokens sampled after the kept ones: those that were dropped, and those of the side call."""
+        return self.dropped_tokens + (len(self.side_call.response_ids) if self.side_call else 0)
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,12 @@ class Episode:
     @property
     def turns(self) -> list[Turn]:
         return [turn for row in self.rows for turn in row.turns]
+
+    @property
+    def side_rows(self) -> list[Row]:
+        """The side calls as rows without turns: for supervised training alone, never for reinforcement learning."""
+        calls = [turn.side_call for turn in self.turns if turn.side_call and turn.side_call.response_ids]
+        return [Row(call.prompt_ids, call.response_ids, (1,) * len(call.response_ids), None, ()) for call in calls]
 
     @property
     def dropped_tokens(self) -> int:
@@ -155,15 +176,15 @@ def check_episode(episode: Episode, rewards: Sequence[Sequence[float]], sampled:
 
     Raises:
         TokenTruthError: lengths differ; a mask is not 0/1; the tokens under mask 1 are not exactly the sampled ones in
-            order, dropped tails apart; a reward or log-probability is not finite; a reward lies on a token that is
-            not trained.
+            order, dropped tails and side calls apart; a reward or log-probability is not finite; a reward lies on a
+            token that is not trained.
     """
     if len(rewards) != len(episode.rows):
         raise TokenTruthError(f"an episode has {len(episode.rows)} rows and rewards for {len(rewards)}")
     for row, row_rewards in zip(episode.rows, rewards, strict=True):
         _check_lengths(row, row_rewards)
         _check_finite(row, row_rewards)
-    lengths = [(turn.end - turn.start, turn.dropped_tokens) for turn in episode.turns]
+    lengths = [(turn.end - turn.start, turn.untrained_tokens) for turn in episode.turns]
     kept = kept_tokens(sampled, lengths)
     trained = [t for row in episode.rows for t, m in zip(row.response_ids, row.response_mask, strict=True) if m]
     if trained != kept:
@@ -171,11 +192,11 @@ def check_episode(episode: Episode, rewards: Sequence[Sequence[float]], sampled:
 
 
 def kept_tokens(sampled: Sequence[int], turn_lengths: Iterable[tuple[int, int]]) -> list[int]:
-    """The sampled ids less each turn's dropped tail.
+    """The sampled ids less those after each turn that are not trained.
 
     Args:
         sampled: every id that generation returned, in order.
-        turn_lengths: per turn, the tokens kept and those dropped after them.
+        turn_lengths: per turn, the tokens kept and those after them that were not.
 
     Raises:
         TokenTruthError: the turns do not account for exactly the sampled ids.

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from verl_agentic.cpu.kv_cache import RowCache
+from verl_agentic.cpu.prefixes import PrefixStore
 from verl_agentic.cpu.request import Request
 from verl_agentic.cpu.sampling import BatchSampler
 from verl_agentic.cpu.sampling_params import SamplingParamsError
@@ -25,25 +26,30 @@ class Batch:
     Args:
         model: decoder-only, with full attention in every layer.
         stops: finds stop strings; None where there is no tokenizer.
+        max_kept_tokens: most tokens of finished requests whose keys and values are kept for later prompts.
     """
 
-    def __init__(self, model: Any, stops: StopStrings | None) -> None:
+    def __init__(self, model: Any, stops: StopStrings | None, max_kept_tokens: int) -> None:
         self._model = model
         self._stops = stops
         self._cache = RowCache(model.config.get_text_config().num_hidden_layers)
+        self._prefixes = PrefixStore(max_kept_tokens)
         self._sampler: BatchSampler | None = None
         self.active: list[Request] = []
 
     @torch.inference_mode()
     def join(self, requests: Sequence[Request]) -> list[Request]:
-        """Prefill the prompts and draw their first tokens.
+        """Prefill what is new of the prompts and draw their first tokens.
 
         Returns:
             Those that are finished already; they have left again. If the pass or the draw raises, none has joined.
         """
-        tokens, positions = _right_aligned([request.prompt for request in requests])
-        self._cache.clear(len(self.active), len(self.active) + len(requests))
-        logits = self._forward(len(self.active), tokens, positions)
+        first = len(self.active)
+        self._cache.reserve(first + len(requests), max(len(request.prompt) for request in requests))
+        self._cache.clear(first, first + len(requests))
+        known = [self._recall(row, request) for row, request in enumerate(requests, start=first)]
+        tokens, positions = _right_aligned([request.prompt for request in requests], known)
+        logits = self._forward(first, tokens, positions)
         drawn = _draw(requests, BatchSampler([request.params for request in requests]), logits)
         self.active.extend(requests)
         self._sampler = None
@@ -62,7 +68,10 @@ class Batch:
     @torch.inference_mode()
     def remove(self, request: Request) -> None:
         """Take a request out; the last row takes its place, so that the rows stay dense."""
-        row, last = self.active.index(request), self.active.pop()
+        row = self.active.index(request)
+        if request.error is None:
+            self._keep(row, request)
+        last = self.active.pop()
         if last is not request:
             self.active[row] = last
             self._cache.move(len(self.active), row)
@@ -74,8 +83,25 @@ class Batch:
         return requests
 
     def free(self) -> None:
-        """Give the key-value memory back. Only while no request is active."""
+        """Give the key-value memory back, that of finished requests too. Only while no request is active."""
         self._cache.free()
+        self._prefixes.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of finished requests, as the weights have changed."""
+        self._prefixes.forget()
+
+    def _recall(self, row: int, request: Request) -> int:
+        """Fill a row with what is known of a prompt; returns how many tokens that is."""
+        length, states = self._prefixes.longest(request.prompt)
+        if length:
+            self._cache.write(row, states, length)
+        return length
+
+    def _keep(self, row: int, request: Request) -> None:
+        """Keep a context for later prompts; its last token has no keys and values yet."""
+        tokens = [*request.prompt, *request.token_ids][:-1]
+        self._prefixes.keep(tokens, [len(request.prompt), len(tokens)], self._cache.read(row, len(tokens)))
 
     def _forward(self, first: int, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         mask = self._cache.aim(first, positions, self._model.dtype)
@@ -124,13 +150,17 @@ def _check_drawn(request: Request, log_prob: float) -> None:
         )
 
 
-def _right_aligned(prompts: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and positions, [n, longest]; a short prompt repeats its first token at its first position.
+def _right_aligned(prompts: Sequence[list[int]], known: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and positions of what is not known of the prompts, [n, longest].
 
-    The repeated token computes and stores the same key and value again, so no padding needs masking, and the last
-    column is every prompt's last token.
+    A short row repeats its first token at its position. The repeated token computes and stores the same key and value
+    again, so no padding needs masking, and the last column is every prompt's last token.
     """
-    longest = max(map(len, prompts))
-    tokens = [[prompt[0]] * (longest - len(prompt)) + prompt for prompt in prompts]
-    positions = [[0] * (longest - len(prompt)) + list(range(len(prompt))) for prompt in prompts]
+    rest = [prompt[start:] for prompt, start in zip(prompts, known, strict=True)]
+    longest = max(map(len, rest))
+    tokens = [[new[0]] * (longest - len(new)) + new for new in rest]
+    positions = [
+        [start] * (longest - len(new)) + list(range(start, start + len(new)))
+        for new, start in zip(rest, known, strict=True)
+    ]
     return torch.tensor(tokens), torch.tensor(positions)

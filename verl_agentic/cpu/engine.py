@@ -42,6 +42,8 @@ class Engine:
         max_model_len: most tokens of prompt and output; the model's own limit where None.
         max_batch: most requests decoded at once; others wait in order of arrival.
         max_prefill_tokens: most prompt tokens, padding included, of one prefill; a longer prompt goes alone.
+        max_kept_tokens: most tokens of finished requests whose keys and values are kept, so that a later prompt which
+            begins with them computes only what is new; nothing outlives a change of the weights.
         threads: torch threads of this process.
     """
 
@@ -53,6 +55,7 @@ class Engine:
         max_model_len: int | None = None,
         max_batch: int = 256,
         max_prefill_tokens: int = 8192,
+        max_kept_tokens: int = 65_536,
         threads: int = 1,
     ) -> None:
         self.max_model_len = context_length(model.config, max_model_len)
@@ -64,7 +67,7 @@ class Engine:
         self._has_tokenizer = tokenizer is not None
         self._ids = itertools.count()
         self._thread = DecodeThread(
-            Batch(model, StopStrings(tokenizer) if tokenizer is not None else None),
+            Batch(model, StopStrings(tokenizer) if tokenizer is not None else None, max_kept_tokens),
             max_batch=max_batch,
             max_prefill_tokens=max_prefill_tokens,
             threads=threads,
@@ -171,6 +174,7 @@ class Engine:
         def replace() -> None:
             thread = self._thread
             thread.gates.discard("weights")  # stays open if loading fails: waiting callers must not hang
+            thread.batch.forget()
             try:
                 self._weights.load(named, last)
             except Exception as error:

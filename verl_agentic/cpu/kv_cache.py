@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from verl_agentic.cpu.prefixes import States
+
 _COLUMNS = 64
 """Columns are allocated in multiples of this, so that a growing sequence does not copy the cache at every token."""
 
@@ -103,7 +105,7 @@ class RowCache(Cache):
         window = self._window
         window.first, window.last = first, first + positions.shape[0]
         window.width = int(positions.max()) + 1
-        self._reserve(window.last, window.width)
+        self.reserve(window.last, window.width)
         rows = torch.arange(window.first, window.last)[:, None]
         window.targets = (rows * window.columns + positions).flatten()
         hidden = (torch.arange(window.width) > positions[:, :, None])[:, None]
@@ -130,7 +132,18 @@ class RowCache(Cache):
             layer.keys = layer.values = None
             layer.is_initialized = False
 
-    def _reserve(self, rows: int, columns: int) -> None:
+    def read(self, row: int, length: int) -> States:
+        """Copies of the first `length` columns of a row."""
+        return [(layer.keys[row, :length].clone(), layer.values[row, :length].clone()) for layer in self.layers]
+
+    def write(self, row: int, states: States, length: int) -> None:
+        """Put the first `length` tokens of `states` into a row for which memory is reserved."""
+        for layer, (keys, values) in zip(self.layers, states, strict=True):
+            layer.keys[row, :length] = keys[:length]
+            layer.values[row, :length] = values[:length]
+
+    def reserve(self, rows: int, columns: int) -> None:
+        """See to it that there is memory for so many rows and columns."""
         window = self._window
         if rows <= window.rows and columns <= window.columns:
             return

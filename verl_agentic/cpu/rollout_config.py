@@ -16,9 +16,11 @@ class EngineSettings:
 
     Attributes:
         threads: torch threads of the server process.
+        max_kept_tokens: most tokens of finished requests whose keys and values are kept for later prompts.
     """
 
     threads: int = 1
+    max_kept_tokens: int = 65_536
 
     @classmethod
     def parse(cls, raw: dict[str, Any]) -> EngineSettings:

@@ -66,6 +66,7 @@ def load_engine(config: ServerConfig) -> Engine:
         max_model_len=config.max_model_len,
         max_batch=config.max_num_seqs,
         max_prefill_tokens=config.max_num_batched_tokens,
+        max_kept_tokens=config.settings.max_kept_tokens,
         threads=config.settings.threads,
     )
 

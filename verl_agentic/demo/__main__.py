@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from retriever_server.errors import RetrieverServerError
 from verl_agentic.data.rows import read_rows
 from verl_agentic.demo.cold_start import ColdStartConfig, train_cold_start
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_actions_off(start)
     start.add_argument("--seed", type=int, default=ColdStartConfig.seed)
     start.add_argument("--steps", type=int, default=ColdStartConfig.steps)
+    start.add_argument("--batch", type=int, default=ColdStartConfig.batch, help="sessions a step")
     start.set_defaults(run=_cold_start)
     score = commands.add_parser(
         "evaluate", help="exact match, F1, format and searches of a checkpoint, without a trainer"
@@ -75,6 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_actions_off(score)
     score.add_argument("--temperature", type=float, default=0.0)
     score.add_argument("--seed", type=int, default=0)
+    score.add_argument(
+        "--environment", action="append", default=[], metavar="KEY=VALUE", help="a knob of agentic.environment"
+    )
+    score.add_argument(
+        "--memory",
+        type=Path,
+        help="file with the memory that is carried from question to question; it is made where there is none",
+    )
     score.set_defaults(run=_evaluate)
     return parser
 
@@ -125,7 +136,8 @@ def _run(options: argparse.Namespace, line: Any) -> None:
 
 def _cold_start(options: argparse.Namespace, line: Any) -> None:
     off = tuple(options.actions_off)
-    config = ColdStartConfig(method=options.method, seed=options.seed, steps=options.steps, actions_off=off)
+    told = {"method": options.method, "seed": options.seed, "steps": options.steps, "batch": options.batch}
+    config = ColdStartConfig(**told, actions_off=off)
     train_cold_start(config, options.out, line)
 
 
@@ -134,7 +146,8 @@ def _evaluate(options: argparse.Namespace, line: Any) -> None:
     search = CorpusSearch.from_file(options.data / "corpus.jsonl")
     asked = asked_from_rows(rows)
     told = (options.method, options.temperature, options.seed, options.actions_off)
-    found = evaluate(options.checkpoint, asked, search, *told)
+    environment = OmegaConf.to_container(OmegaConf.from_dotlist(options.environment))
+    found = evaluate(options.checkpoint, asked, search, *told, environment, options.memory)
     line(f"{'kind':12s} {'count':>6s} {'EM':>6s} {'F1':>6s} {'format':>6s} {'searches':>8s}")
     for kind, f in found.items():
         line(f"{kind:12s} {f.count:6d} {f.em:6.3f} {f.f1:6.3f} {f.format:6.3f} {f.searches:8.2f}")

@@ -31,17 +31,24 @@ from verl_agentic.demo.world import generate_world
 
 RECORD = "cold_start.json"
 CHECKPOINT_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", RECORD)
-REBUILD = "python -m verl_agentic.demo cold-start --method {method}{off} --seed {seed} --steps {steps} --out FOLDER"
+REBUILD = (
+    "python -m verl_agentic.demo cold-start --method {method}{off} --seed {seed} --steps {steps} --batch {batch} "
+    "--out FOLDER"
+)
 WITHOUT = "-without-"
 BATCHES_PER_WORLD = 4
-HELD_OUT_WORLD, HELD_OUT_SIZES = 1, SplitSizes(train=0, val=0, test=100, long_train=0, long_test=0)
+SIDE_SHARE = 1 / 3  # of what is written beside sessions: it repeats their contexts, and is the easiest to learn
+HELD_OUT_WORLD = 1
+HELD_OUT_SIZES = SplitSizes(train=0, val=0, test=100, long_train=0, long_test=40, shared_train=0, shared_test=40)
 COLD_START_KINDS = {"1hop": 0.35, "2hop": 0.35, "comparison": 0.3}  # comparing is the slowest to learn
+TEST_SPLITS = ("test", "test_3hop", "test_4hop", "test_shared")
 COLD_START_CODE = (
     *(f"verl_agentic/demo/{name}.py" for name in ("lexicon", "world", "questions", "search", "tokenizer", "codec")),
     *(f"verl_agentic/demo/{name}.py" for name in ("policy", "traces", "oracles", "cold_start")),
     *(f"verl_agentic/bridge/{name}.py" for name in ("turn_engine", "text_sampler", "prompts", "codec", "settings")),
     "verl_agentic/core/*.py",
     *(f"retriever_server/{name}.py" for name in ("text", "backends/base", "backends/bm25")),
+    *(f"retriever_server/encoders/{name}.py" for name in ("catalogue", "hashing", "opening", "record")),
     "verl_agentic/methods/__init__.py",
 )
 
@@ -50,7 +57,8 @@ COLD_START_CODE = (
 class ColdStartConfig:
     """What fixes a cold start.
 
-    batch: sessions a step. learning_rate falls linearly after `warm_up` steps; mix None is the oracle's own.
+    batch: sessions a step. learning_rate falls linearly after `warm_up` steps. kinds: share of each kind of question.
+    Where kinds or mix is None it is the oracle's own: `COLD_START_KINDS` (else this module's) and `HASTY_MIX`.
     actions_off: actions that the policy lacks.
     """
 
@@ -62,7 +70,7 @@ class ColdStartConfig:
     warm_up: int = 50
     weight_decay: float = 0.01
     clip: float = 1.0
-    kinds: dict[str, float] = field(default_factory=lambda: dict(COLD_START_KINDS))
+    kinds: dict[str, float] | None = None
     mix: HabitMix | None = None
     actions_off: tuple[str, ...] = ()
     shape: PolicyShape = field(default_factory=PolicyShape)
@@ -91,6 +99,11 @@ def code_of(method: str) -> tuple[str, ...]:
     return (*COLD_START_CODE, f"{folder}/*.py", f"{folder}/prompts/{DEMO_PACK}/*.txt")
 
 
+def kinds_of(method: str) -> dict[str, float]:
+    """Share of each kind of question in a method's cold start."""
+    return dict(getattr(load_oracle(method), "COLD_START_KINDS", COLD_START_KINDS))
+
+
 Line = Callable[[str], None]
 
 
@@ -105,7 +118,11 @@ def train_cold_start(config: ColdStartConfig, folder: Path, line: Line = print) 
         tokenizer = save_tokenizer(folder)
         model = build_policy(tokenizer, config.shape, config.seed)
         source = trace_source(
-            config.method, WordCodec(tokenizer), config.kinds, mix=config.mix, actions_off=config.actions_off
+            config.method,
+            WordCodec(tokenizer),
+            config.kinds or kinds_of(config.method),
+            mix=config.mix,
+            actions_off=config.actions_off,
         )
         started = time.monotonic()
         losses = _fit(model, source, config, line)
@@ -131,11 +148,12 @@ def cached_cold_start(config: ColdStartConfig, cache: Path, line: Line = print) 
 
 def _record(config: ColdStartConfig, model: Any, losses: list[float], seconds: float) -> dict[str, Any]:
     off = "".join(f" --actions-off {name}" for name in config.actions_off)
-    rebuild = REBUILD.format(method=config.method, off=off, seed=config.seed, steps=config.steps)
+    told = {"method": config.method, "seed": config.seed, "steps": config.steps, "batch": config.batch}
+    rebuild = REBUILD.format(off=off, **told)
     return {
         "rebuild": rebuild,
         "engineered": "trained on oracle episodes with a hasty habit, on purpose; see the method's oracle.py",
-        "config": asdict(config),
+        "config": {**asdict(config), "kinds": config.kinds or kinds_of(config.method)},
         "habits": config.mix if config.mix is not None else getattr(load_oracle(config.method), "HASTY_MIX", None),
         "key": config.key(),
         "parameters": parameter_count(model),
@@ -147,7 +165,8 @@ def _record(config: ColdStartConfig, model: Any, losses: list[float], seconds: f
 def _held_out(config: ColdStartConfig, folder: Path) -> dict[str, dict[str, float]]:
     """Greedy figures of a checkpoint by kind, on questions of a world that no training has seen."""
     world = generate_world(HELD_OUT_WORLD)
-    questions = split_questions(world, HELD_OUT_SIZES)["test"]
+    kinds, splits = config.kinds or kinds_of(config.method), split_questions(world, HELD_OUT_SIZES)
+    questions = [question for name in TEST_SPLITS for question in splits[name] if question.kind in kinds]
     asked = [Asked(question.text, question.answers, question.kind) for question in questions]
     found = evaluate(folder, asked, CorpusSearch(world.passages), config.method, actions_off=config.actions_off)
     return {kind: {name: round(value, 4) for name, value in asdict(figures).items()} for kind, figures in found.items()}
@@ -191,7 +210,9 @@ def _batches(source: TraceSource, config: ColdStartConfig) -> Iterator[list[Row]
     rng, made = random.Random(f"batches {config.seed}"), 0
     while made < config.steps:
         episodes = source.episodes(f"{config.seed} {made}", config.batch * BATCHES_PER_WORLD)
-        rows = sorted((row for episode in episodes for row in episode.rows), key=lambda row: len(row.response_ids))
+        written = [row for episode in episodes for row in episode.rows]
+        written += [row for episode in episodes for row in episode.side_rows if rng.random() < SIDE_SHARE]
+        rows = sorted(written, key=lambda row: len(row.response_ids))
         size = max(1, len(rows) // BATCHES_PER_WORLD)
         groups = [rows[i : i + size] for i in range(0, len(rows), size)]
         rng.shuffle(groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.turn_engine import Sample
 from verl_agentic.core.answers import exact_match, f1_score
-from verl_agentic.core.environment import Search
+from verl_agentic.core.environment import Environment, Search
 from verl_agentic.core.items import question_and_golds
 from verl_agentic.core.seeds import request_seed
 from verl_agentic.core.trajectory import Episode
@@ -57,18 +57,48 @@ def evaluate(
     temperature: float = 0.0,
     seed: int = 0,
     actions_off: Sequence[str] = (),
+    environment: Mapping[str, Any] | None = None,
+    memory: Path | None = None,
 ) -> dict[str, Figures]:
     """Figures by kind, and for "headline" (the kinds of the headline mix together) where there are any.
 
-    Raises ValueError when `folder` is not a whole Hugging Face folder.
+    Args:
+        environment: knobs of `agentic.environment` that differ from the demo's.
+        memory: a file with what the method keeps from question to question; the questions are then asked one after the
+            other, and the file is written after each. None: every question starts with nothing.
+
+    Raises ValueError when `folder` is not a whole Hugging Face folder, or a knob or the memory does not fit.
     """
-    episodes = asyncio.run(_run(folder, questions, search, (method, actions_off), temperature, seed))
+    told = (method, temperature, seed, actions_off, environment, memory)
+    episodes = run_episodes(folder, questions, search, *told)
     groups: dict[str, list[tuple[Asked, Episode]]] = defaultdict(list)
     for asked, episode in zip(questions, episodes, strict=True):
         groups[asked.kind].append((asked, episode))
         if asked.kind in HEADLINE_MIX:
             groups["headline"].append((asked, episode))
     return {kind: figures(pairs) for kind, pairs in sorted(groups.items())}
+
+
+def run_episodes(
+    folder: Path,
+    questions: Sequence[Asked],
+    search: Search,
+    method: str = "search_r1",
+    temperature: float = 0.0,
+    seed: int = 0,
+    actions_off: Sequence[str] = (),
+    environment: Mapping[str, Any] | None = None,
+    memory: Path | None = None,
+) -> list[Episode]:
+    """The episode of each question; arguments and errors as of `evaluate`."""
+    from verl_agentic.cpu.engine import Engine
+
+    model, tokenizer = _load(folder)
+    runner = MethodRunner(method, TokenizerCodec(tokenizer), actions_off, environment)
+    if memory is not None:
+        runner.resumed_environment(search, memory)  # refused before the first question where it does not fit
+    asking = _Asking(Engine(model, tokenizer), runner, search, temperature, seed)
+    return asyncio.run(asking.all(questions) if memory is None else asking.in_turn(questions, memory))
 
 
 def figures(pairs: Sequence[tuple[Asked, Episode]]) -> Figures:
@@ -86,38 +116,48 @@ def figures(pairs: Sequence[tuple[Asked, Episode]]) -> Figures:
     )
 
 
-async def _run(
-    folder: Path,
-    questions: Sequence[Asked],
-    search: Search,
-    method: tuple[str, Sequence[str]],
-    temperature: float,
-    seed: int,
-) -> list[Episode]:
-    from verl_agentic.cpu.engine import Engine
+@dataclass(frozen=True)
+class _Asking:
+    """Asks questions of one policy; its engine is closed afterwards."""
 
-    model, tokenizer = _load(folder)
-    engine = Engine(model, tokenizer)
-    name, actions_off = method
-    runner = MethodRunner(name, TokenizerCodec(tokenizer), actions_off)
+    engine: Any
+    runner: MethodRunner
+    search: Search
+    temperature: float
+    seed: int
 
-    def sampler(index: int) -> Any:
+    async def all(self, questions: Sequence[Asked]) -> list[Episode]:
+        """All questions at a time."""
+        try:
+            runs = (self._ask(i, q, self.runner.environment(self.search)) for i, q in enumerate(questions))
+            return await asyncio.gather(*runs)
+        finally:
+            self.engine.close()
+
+    async def in_turn(self, questions: Sequence[Asked], memory: Path) -> list[Episode]:
+        """One question after the other, each with what the earlier ones have kept."""
+        episodes = []
+        try:
+            for index, question in enumerate(questions):
+                environment = self.runner.resumed_environment(self.search, memory)
+                episodes.append(await self._ask(index, question, environment))
+                environment.keep(memory)
+            return episodes
+        finally:
+            self.engine.close()
+
+    async def _ask(self, index: int, question: Asked, environment: Environment) -> Episode:
         turn = 0
 
         async def sample(prompt_ids: list[int], params: dict[str, Any]) -> Sample:
             nonlocal turn
             turn += 1
-            settings = {**params, "temperature": temperature, "seed": request_seed(seed, 0, str(index), 0, turn)}
-            out = await engine.generate(prompt_ids, settings)
+            number = request_seed(self.seed, 0, str(index), 0, turn)
+            settings = {**params, "temperature": self.temperature, "seed": number}
+            out = await self.engine.generate(prompt_ids, settings)
             return Sample(out.token_ids, out.log_probs, out.finish_reason)
 
-        return sample
-
-    try:
-        runs = (runner.engine.run(q.text, sampler(i), runner.environment(search)) for i, q in enumerate(questions))
-        return await asyncio.gather(*runs)
-    finally:
-        engine.close()
+        return await self.runner.engine.run(question.text, sample, environment)
 
 
 def _load(folder: Path) -> tuple[Any, Any]:

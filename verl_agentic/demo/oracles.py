@@ -2,7 +2,8 @@
 
 Such a module offers ``make_oracle(question, look_up, rng=None, mix=None, actions_off=())``, whose result has
 ``turn(observation: str) -> str``: the text of the policy's next turn; and ``DEMO_BUDGET``, the budget of its CPU
-recipes.
+recipes. It may offer ``demo_environment(actions_off) -> dict``, the environment's knobs that those recipes set, and
+``COLD_START_KINDS``, the share of each kind of question in its cold start.
 """
 
 from __future__ import annotations

@@ -1,17 +1,31 @@
-"""Retrieval over a demo corpus inside the process, ranked as the retriever server's BM25 ranks the same corpus."""
+"""Retrieval over a demo corpus inside the process, as the retriever server does it over the same corpus.
+
+Passages are ranked by BM25; vectors are those of the server's encoder `hashing`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from retriever_server.backends.bm25 import BM25Backend
 from retriever_server.corpus import Passage as IndexedPassage
 from retriever_server.corpus import read_corpus
+from retriever_server.encoders.catalogue import RECORDS
+from retriever_server.encoders.hashing import HashingEncoder
+from retriever_server.encoders.opening import encode_passages, encode_queries
 from verl_agentic.core.environment import Passage
 
 TOPK = 2
+
+
+_encoder = HashingEncoder(RECORDS["hashing"])
+
+
+async def embed(texts: Sequence[str], kind: Literal["query", "passage"]) -> Sequence[Sequence[float]]:
+    """Vectors of texts."""
+    return (encode_queries if kind == "query" else encode_passages)(_encoder, texts).tolist()
 
 
 class HasContents(Protocol):

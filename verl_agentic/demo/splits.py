@@ -11,21 +11,30 @@ import random
 from dataclasses import dataclass
 
 from verl_agentic.core.question import Question
-from verl_agentic.demo.questions import HEADLINE_MIX, chain_questions, draw_comparison
+from verl_agentic.demo.questions import (
+    HEADLINE_MIX,
+    SHARED,
+    SHARED_PATHS,
+    chain_questions,
+    draw_comparison,
+    shared_question,
+)
 from verl_agentic.demo.world import World
 
-SPLITS = ("train", "val", "test", "train_3hop", "test_3hop", "train_4hop", "test_4hop")
+SPLITS = ("train", "val", "test", "train_3hop", "test_3hop", "train_4hop", "test_4hop", "train_shared", "test_shared")
 
 
 @dataclass(frozen=True)
 class SplitSizes:
-    """Questions a split. train, val and test hold the headline mix; 3 and 4 hops have files of their own."""
+    """Questions a split. train, val and test hold the headline mix; the other kinds have files of their own."""
 
     train: int = 1200
     val: int = 100
     test: int = 300
     long_train: int = 200
     long_test: int = 100
+    shared_train: int = 140
+    shared_test: int = 100
 
 
 def combination(question: Question) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -53,6 +62,10 @@ def split_questions(world: World, sizes: SplitSizes | None = None) -> dict[str, 
         splits[f"train_{kind}"] = pool[sizes.long_test : sizes.long_test + sizes.long_train]
     for questions in splits.values():
         rng.shuffle(questions)
+    # Drawn apart, so that the other files do not depend on these.
+    pool = _shared_pool(world, sizes.shared_train + sizes.shared_test, random.Random(f"shared {world.seed}"))
+    splits["test_shared"] = pool[: sizes.shared_test]
+    splits["train_shared"] = pool[sizes.shared_test : sizes.shared_test + sizes.shared_train]
     return {name: tuple(questions) for name, questions in splits.items()}
 
 
@@ -67,7 +80,17 @@ def _pool(world: World, kind: str, count: int, rng: random.Random) -> list[Quest
     """At least `count` questions with different combinations, in random order."""
     if kind == "comparison":
         return _comparison_pool(world, count, rng)
-    pool = list(chain_questions(world, kind))
+    return _shuffled(list(chain_questions(world, kind)), kind, count, rng)
+
+
+def _shared_pool(world: World, count: int, rng: random.Random) -> list[Question]:
+    """At least `count` questions of the kind "shared", one a start entity, in random order."""
+    starts = [entity for name in SHARED_PATHS for entity in world.entities[name]]
+    drawn = (shared_question(world, start, rng.choice(["earlier", "later"])) for start in starts)
+    return _shuffled([question for question in drawn if question is not None], SHARED, count, rng)
+
+
+def _shuffled(pool: list[Question], kind: str, count: int, rng: random.Random) -> list[Question]:
     if len(pool) < count:
         raise ValueError(
             f"the world has {len(pool)} questions of kind {kind} but the splits ask for {count}: "

@@ -11,9 +11,10 @@ from verl_agentic.demo.evaluate import Figures
 from verl_agentic.report.metrics import LoggedStep, not_finite, series, validated
 
 HEADLINE = ("1hop", "2hop", "comparison")
-LONG = ("3hop", "4hop")
+LONG = ("3hop", "4hop", "shared")
 LOG_PROB_DIFFERENCE = "agentic/log_prob_difference_max"
-TRAINED = re.compile(r"agentic/(selection/.+|judge/.+|rows|context/.+|actions/.+)$")
+SESSION = r"context/\w+|rows|actions/[^/]+|(?:conclusion|memory|penalty)/\w+"
+TRAINED = re.compile(r"agentic/(selection/.+|judge/.+|rows|context/.+|actions/.+|conclusion/.+|memory/.+|penalty/.+)$")
 
 
 def figures_at(log: list[LoggedStep], counts: Mapping[str, int], last: bool) -> dict[str, Figures]:
@@ -57,7 +58,8 @@ def session_figures(log: list[LoggedStep], counts: Mapping[str, int], last: bool
     """Means over the sessions of the first or the last validation, per kind and for the `headline` mix.
 
     `context/seen` and `context/unedited` (tokens of context a turn, as the policy saw it and had nothing been edited
-    away), `rows`, `actions/TAG`: those of them that the run logged of every kind.
+    away), `rows`, `actions/TAG`, and what dep_search notes of conclusions, memory and penalties: those of them that the
+    run logged of every kind.
     """
     names = sorted(set.intersection(*(_session_names(log, kind) for kind in counts)))
     found = {k: {n: validated(log, f"demo_{k}", n)[-1 if last else 0][1] for n in names} for k in counts}
@@ -66,7 +68,7 @@ def session_figures(log: list[LoggedStep], counts: Mapping[str, int], last: bool
 
 
 def _session_names(log: list[LoggedStep], kind: str) -> set[str]:
-    pattern = re.compile(rf"val-aux/demo_{kind}/(context/\w+|rows|actions/[^/]+)/mean@1")
+    pattern = re.compile(rf"val-aux/demo_{kind}/({SESSION})/mean@1")
     return {found.group(1) for record in log for name in record.data if (found := pattern.fullmatch(name))}
 
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 from verl_agentic.bridge.codec import TokenizerCodec
 from verl_agentic.bridge.prompts import load_pack
-from verl_agentic.bridge.settings import default_agentic
+from verl_agentic.bridge.settings import default_agentic, default_environment
 from verl_agentic.bridge.text_sampler import text_sampler
 from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
-from verl_agentic.core.environment import Environment, Search
+from verl_agentic.core.environment import Environment, LastingEnvironment, Search, Tools
 from verl_agentic.core.generation import Sampler
 from verl_agentic.core.question import Question
 from verl_agentic.core.trajectory import Episode
 from verl_agentic.demo.oracles import Oracle, load_method, load_oracle
 from verl_agentic.demo.questions import draw_question
-from verl_agentic.demo.search import CorpusSearch
+from verl_agentic.demo.search import CorpusSearch, embed
 from verl_agentic.demo.world import WorldSizes, generate_world
 
 DEMO_PACK = "demo"
@@ -57,18 +58,50 @@ class MethodRunner:
     """A method of the package in its demo pack and under its demo budget, for episodes outside a trainer.
 
     actions_off: actions that are taken away from the policy.
+    environment: knobs of `agentic.environment` that differ from the demo's.
+
+    Raises:
+        ValueError: the method has no such knob, or not with such a value.
     """
 
-    def __init__(self, method: str, codec: TokenizerCodec, actions_off: Collection[str] = ()):
+    def __init__(
+        self,
+        method: str,
+        codec: TokenizerCodec,
+        actions_off: Collection[str] = (),
+        environment: Mapping[str, Any] | None = None,
+    ):
         self.method = load_method(method)
         self.actions_off = tuple(actions_off)
         self._pack = load_pack(self.method.prompts, DEMO_PACK)
-        grammar, budget = self.method.grammar.without(actions_off), load_oracle(method).DEMO_BUDGET
+        oracle = load_oracle(method)
+        changed = oracle.demo_environment(actions_off) if hasattr(oracle, "demo_environment") else {}
+        self._knobs = {**default_environment(method), **changed}
+        if unknown := sorted(set(environment or {}) - set(self._knobs)):
+            raise ValueError(
+                f"method {method!r} has no agentic.environment.{unknown[0]}: choose of {list(self._knobs)}."
+            )
+        self._knobs.update(environment or {})
+        self.method.check_environment(self._knobs)
+        grammar, budget = self.method.grammar.without(actions_off), oracle.DEMO_BUDGET
         self.engine = TurnEngine(codec, grammar, self._pack, budget, default_agentic(method).forgery_ends)
 
     def environment(self, search: Search) -> Environment:
         """A fresh environment that asks `search`."""
-        return self.method.environment(search, partial(render_passages, self._pack))
+        return self.method.environment(self._tools(search))
+
+    def resumed_environment(self, search: Search, memory: Path) -> LastingEnvironment:
+        """An environment that starts from what an earlier one kept in the file `memory`.
+
+        Raises:
+            ValueError: nothing of the method outlives an episode, or the file does not fit.
+        """
+        if self.method.resumed_environment is None:
+            raise ValueError(f"method {self.method.name!r} has no memory that outlives a question; leave it out.")
+        return self.method.resumed_environment(self._tools(search), memory)
+
+    def _tools(self, search: Search) -> Tools:
+        return Tools(search, partial(render_passages, self._pack), embed, self._knobs)
 
 
 @dataclass(frozen=True)

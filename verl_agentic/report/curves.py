@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 from verl_agentic.report.metrics import LoggedStep, series, validated
 
+Points = Sequence[tuple[int | str, float]]
+
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: a title, an axis label, and named series of (step, value); `marked` series are drawn with points."""
+    """One panel: a title, an axis label, and named series; `marked` series are drawn with points.
+
+    A series is of (step, value), or of (x, value) where `across` says what x is; x may be a name.
+    """
 
     title: str
     label: str
-    lines: Mapping[str, list[tuple[int, float]]]
-    marked: Mapping[str, list[tuple[int, float]]]
+    lines: Mapping[str, Points]
+    marked: Mapping[str, Points]
+    across: str = "step"
 
 
 def search_agent_panels(log: list[LoggedStep], sources: Mapping[str, str]) -> list[Panel]:
@@ -63,7 +69,7 @@ def draw(panels: list[Panel], path: Path, title: str, columns: int | None = None
             axis.plot(*_xy(points), label=name, linewidth=1.4)
         for name, points in panel.marked.items():
             axis.plot(*_xy(points), label=name, marker="o", linestyle="--", linewidth=1.0)
-        axis.set(title=panel.title, xlabel="step", ylabel=panel.label)
+        axis.set(title=panel.title, xlabel=panel.across, ylabel=panel.label)
         axis.set_ylim(bottom=0.0)
         axis.grid(alpha=0.3)
         if axis.lines:  # below the axes, where no curve can be
@@ -73,5 +79,5 @@ def draw(panels: list[Panel], path: Path, title: str, columns: int | None = None
     pyplot.close(figure)
 
 
-def _xy(points: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    return [step for step, _ in points], [value for _, value in points]
+def _xy(points: Points) -> tuple[list[int | str], list[float]]:
+    return [x for x, _ in points], [value for _, value in points]

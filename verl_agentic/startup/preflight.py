@@ -105,6 +105,7 @@ def check_settings(config: DictConfig) -> None:
     settings = load_settings(config)
     method = load_method(settings.method)
     method.check_knobs(settings.reward)
+    method.check_environment(settings.environment)
     load_pack(method.prompts, settings.prompts)
     trainer_settings(config)
 
@@ -183,12 +184,17 @@ def check_tags(codec: Any, grammar: Any) -> None:
 
 
 def check_retriever(config: DictConfig) -> None:
-    """Every retriever server answers, finds its own canaries and is fast enough; what was found is printed."""
+    """Every retriever server answers, finds its own canaries, is fast enough and embeds where the method needs it.
+
+    What was found is printed.
+    """
     from verl_agentic.bridge.settings import load_settings
     from verl_agentic.clients.errors import RetrieverError
     from verl_agentic.clients.retriever import RetrieverClient
+    from verl_agentic.methods import load_method
 
-    retriever = load_settings(config).retriever
+    settings = load_settings(config)
+    retriever = settings.retriever
     client = RetrieverClient(
         retriever.urls, retriever.topk, retriever.timeout_s, retriever.deadline_s, retriever.retries
     )
@@ -200,6 +206,31 @@ def check_retriever(config: DictConfig) -> None:
         raise PreflightError(str(error)) from error
     for server in found:
         print(f"verl-agentic: {server}")
+    if load_method(settings.method).embeds(settings.environment):
+        _check_vectors(settings)
+
+
+def _check_vectors(settings: Any) -> None:
+    from verl_agentic.clients.errors import RetrieverError
+    from verl_agentic.clients.retriever import RetrieverClient
+
+    retriever = settings.retriever
+    for url in retriever.urls:
+        client = RetrieverClient([url], None, retriever.timeout_s, retriever.deadline_s, retriever.retries)
+        try:
+            asyncio.run(_embed_once(client))
+        except RetrieverError as error:
+            raise PreflightError(
+                f"the memory of {settings.method} needs vectors: {error}; start the server with `serve --embedder "
+                "NAME`, or set agentic.retriever.urls"
+            ) from error
+
+
+async def _embed_once(client: Any) -> None:
+    try:
+        await client.embed(["ready"])
+    finally:
+        await client.aclose()
 
 
 def check_judge(config: DictConfig) -> None:

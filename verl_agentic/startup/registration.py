@@ -20,6 +20,7 @@ LATE_REGISTRATIONS = (
     ("verl.plugin.platform.platform_manager", "verl_agentic.cpu.hooks:register"),
     ("verl.experimental.agent_loop", "verl_agentic.bridge.registry:register_agent_loops"),
     ("verl.experimental.reward_loop.reward_manager", "verl_agentic.bridge.reward_manager"),
+    ("verl.trainer.ppo.core_algos", "verl_agentic.bridge.policy_losses"),
     ("verl.trainer.ppo.v1", "verl_agentic.bridge.trainer"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from verl_agentic.demo.cold_start import COLD_START_KINDS
+from verl_agentic.demo.cold_start import kinds_of
 from verl_agentic.demo.oracles import load_oracle
 from verl_agentic.demo.traces import HabitMix, TraceSource
 from verl_agentic.demo.world import WorldSizes
@@ -31,7 +31,7 @@ def collect_from_oracle(
         ValueError: the method has no oracle, or the record beside `out` is of other settings.
     """
     oracle = load_oracle(place.settings.method)
-    source = TraceSource(place, oracle, dict(COLD_START_KINDS), WorldSizes(), GOOD_ONLY)
+    source = TraceSource(place, oracle, kinds_of(place.settings.method), WorldSizes(), GOOD_ONLY)
     told = {**place.told, "recipe": recipe, "source": SOURCE, "seed": seed}
     collection = Collection(out, count, standard or Standard(), told, line)
     left = set(collection.left)

@@ -52,7 +52,8 @@ class Trace:
         question, answer: as asked, and as the policy answered.
         score: of the answer, by the metric of the header's settings.
         texts: what the policy wrote, one text a turn, in time order.
-        rows: its contexts in time order; every token of the policy lies in one of them, once.
+        rows: its contexts in time order, then what an action made the policy write beside them; every token of the
+            policy lies in one of them, once.
     """
 
     number: int
@@ -65,7 +66,8 @@ class Trace:
     @classmethod
     def of(cls, number: int, episode: Episode, score: float) -> Trace:
         """The trace of an episode with an answer."""
-        rows = tuple(TraceRow(row.prompt_ids, row.response_ids, row.response_mask) for row in episode.rows)
+        contexts = (*episode.rows, *episode.side_rows)
+        rows = tuple(TraceRow(row.prompt_ids, row.response_ids, row.response_mask) for row in contexts)
         texts = tuple(turn.text for turn in episode.turns)
         return cls(number, episode.question, episode.prediction or "", score, texts, rows)
 

@@ -12,8 +12,9 @@ from verl_agentic.bridge.codec import TokenizerCodec, check_append_only
 from verl_agentic.bridge.prompts import PromptPack, load_pack
 from verl_agentic.bridge.settings import Settings, load_settings
 from verl_agentic.bridge.turn_engine import TurnEngine, render_passages
-from verl_agentic.core.environment import Environment, Search
+from verl_agentic.core.environment import Environment, Search, Tools
 from verl_agentic.core.method import Method
+from verl_agentic.demo.search import embed
 from verl_agentic.methods import load_method
 from verl_agentic.warm_start.trace_file import fingerprint
 
@@ -46,8 +47,10 @@ class Workplace:
         }
 
     def environment(self, search: Search) -> Environment:
-        """A fresh environment that asks `search`."""
-        return self.method.environment(search, partial(render_passages, self.pack))
+        """A fresh environment that asks `search`, with the vectors of the demo's encoder."""
+        return self.method.environment(
+            Tools(search, partial(render_passages, self.pack), embed, self.settings.environment)
+        )
 
 
 def make_workplace(config: DictConfig, tokenizer_path: str | None = None) -> Workplace:

@@ -55,7 +55,7 @@ def test_good_weights_after_diverged_ones_serve_every_request(llama, engines, ge
 
 
 def test_nothing_of_earlier_requests_is_left_in_a_row(llama):
-    batch, order = Batch(llama, None), random.Random(1)
+    batch, order = Batch(llama, None, 0), random.Random(1)
     for _ in range(40):
         batch.join([request([5] * order.randint(1, 150), max_tokens=order.randint(2, 60)) for _ in range(2)])
         for _ in range(order.randint(1, 9)):
@@ -89,8 +89,8 @@ def short_of_memory(monkeypatch):
 @pytest.mark.parametrize("failing", [1, 2, 3, 4])
 @pytest.mark.parametrize("prompt", [[7] * 100, [7] * 5])
 def test_a_failed_growth_of_memory_leaves_running_requests_alone(llama, short_of_memory, failing, prompt):
-    (alone,), (other,) = decode(Batch(llama, None), request(PROMPT)), decode(Batch(llama, None), request(prompt))
-    batch, running = Batch(llama, None), request(PROMPT)
+    (alone,), (other,) = decode(Batch(llama, None, 0), request(PROMPT)), decode(Batch(llama, None, 0), request(prompt))
+    batch, running = Batch(llama, None, 0), request(PROMPT)
     batch.join([running])
     short_of_memory(failing)
     with pytest.raises(MemoryError):
@@ -112,8 +112,8 @@ def test_an_engine_serves_on_after_a_failed_growth_of_memory(llama, engines, gen
 
 
 def test_a_failing_draw_leaves_nothing_in_the_batch(llama):
-    (alone,) = decode(Batch(llama, None), request(PROMPT))
-    batch, running = Batch(llama, None), request(PROMPT)
+    (alone,) = decode(Batch(llama, None, 0), request(PROMPT))
+    batch, running = Batch(llama, None, 0), request(PROMPT)
     batch.join([running])
     with pytest.raises(IndexError):
         batch.join([request(PROMPT), request(PROMPT, stop_token_ids=[5000], min_tokens=2)])

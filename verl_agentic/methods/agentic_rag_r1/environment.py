@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from verl_agentic.core.environment import Effect, Finish, Observe, Proceed, Reject, Rewrite, Search
+from verl_agentic.core.environment import Effect, Finish, Observe, Proceed, Reject, Rewrite, Tools
 from verl_agentic.core.grammar import Action
-from verl_agentic.core.method import Render
 from verl_agentic.core.outcomes import FaultCode
 from verl_agentic.methods.agentic_rag_r1.stack import InvalidEditError, Stack, parse_edit
 
@@ -20,12 +19,11 @@ class StackEnvironment:
     stack.
 
     Args:
-        search: asks the retriever one query.
-        render: turns passages into an observation with the pack's templates.
+        tools: its search and its renderer of passages.
     """
 
-    def __init__(self, search: Search, render: Render):
-        self._search, self._render = search, render
+    def __init__(self, tools: Tools):
+        self._search, self._render = tools.search, tools.render
         self._stack = Stack()
         self._executed = 0
 

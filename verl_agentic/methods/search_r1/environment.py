@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from verl_agentic.core.environment import Effect, Finish, Search
+from verl_agentic.core.environment import Effect, Finish, Tools
 from verl_agentic.core.grammar import Action
-from verl_agentic.core.method import Render
 
 
 class SearchEnvironment:
     """The environment of one episode.
 
     Args:
-        search: asks the retriever one query.
-        render: turns passages into an observation with the pack's templates.
+        tools: its search and its renderer of passages.
     """
 
-    def __init__(self, search: Search, render: Render):
-        self._search, self._render = search, render
+    def __init__(self, tools: Tools):
+        self._search, self._render = tools.search, tools.render
 
     async def apply(self, action: Action) -> Effect:
         if action.tag.terminal:
