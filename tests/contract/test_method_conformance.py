@@ -22,7 +22,7 @@ from verl_agentic.bridge.settings import default_agentic, load_settings
 from verl_agentic.core.judge_prompts import placeholders
 from verl_agentic.core.trajectory import check_episode
 from verl_agentic.demo.codec import WordCodec
-from verl_agentic.demo.cold_start import ColdStartConfig
+from verl_agentic.demo.cold_start import kinds_of
 from verl_agentic.demo.tokenizer import build_tokenizer
 from verl_agentic.demo.traces import DEMO_PACK, trace_source
 from verl_agentic.methods import discover, load_method
@@ -39,7 +39,7 @@ def episodes():
 
     def of(name):
         if name not in made:
-            source = trace_source(name, WordCodec(build_tokenizer()), ColdStartConfig(method=name).kinds)
+            source = trace_source(name, WordCodec(build_tokenizer()), kinds_of(name))
             made[name] = source.episodes("conformance", 40)
         return made[name]
 

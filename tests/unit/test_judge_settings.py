@@ -17,7 +17,7 @@ from verl_agentic.core.judge_prompts import placeholders
 from verl_agentic.core.judging import Missing, Verdict
 from verl_agentic.core.outcomes import InfraFaultError
 from verl_agentic.demo.codec import WordCodec
-from verl_agentic.demo.cold_start import ColdStartConfig
+from verl_agentic.demo.cold_start import kinds_of
 from verl_agentic.demo.tokenizer import build_tokenizer
 from verl_agentic.demo.traces import trace_source
 from verl_agentic.methods import load_method
@@ -112,7 +112,7 @@ def judged(url: str, on_missing: str):
 
 def episodes(count: int):
     source = trace_source(
-        "agentic_rag_r1", WordCodec(build_tokenizer()), ColdStartConfig(method="agentic_rag_r1").kinds
+        "agentic_rag_r1", WordCodec(build_tokenizer()), kinds_of("agentic_rag_r1")
     )
     return source.episodes("judge", count)
 

@@ -28,6 +28,10 @@ def run(out, *options, recipe="search_r1_cpu"):
     return main(["traces", *map(str, told)])
 
 
+def row_text(row):
+    return TOKENIZER.decode(row.response_ids)
+
+
 @pytest.mark.parametrize("method", methods_with_oracle())
 def test_traces_hold_every_token_of_the_policy_once_in_the_context_it_was_written_in(method, tmp_path, capsys):
     out = tmp_path / "traces.jsonl"
@@ -41,7 +45,9 @@ def test_traces_hold_every_token_of_the_policy_once_in_the_context_it_was_writte
     for trace in found.traces:
         assert trace.score == 1.0
         policy = [t for row in trace.rows for t, m in zip(row.response_ids, row.response_mask, strict=True) if m]
-        assert policy == TOKENIZER.encode(" ".join(trace.texts), add_special_tokens=False)
+        beside = [row for row in trace.rows if all(row.response_mask) and "<|im_end|>" in row_text(row)]
+        turns = TOKENIZER.encode(" ".join(trace.texts), add_special_tokens=False)
+        assert policy == turns + [token for row in beside for token in row.response_ids]
         first = TOKENIZER.decode(trace.rows[0].prompt_ids)
         assert trace.question in first
         assert all(row.prompt_ids[:5] == trace.rows[0].prompt_ids[:5] for row in trace.rows)

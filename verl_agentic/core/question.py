@@ -41,7 +41,7 @@ class Step:
 class Question:
     """A question with everything that is known about its solution.
 
-    kind: 1hop, 2hop, 3hop, 4hop or comparison. path: the relations followed, in order.
+    kind: 1hop, 2hop, 3hop, 4hop, comparison or shared. path: the relations followed, in order.
     """
 
     id: str
@@ -60,6 +60,16 @@ class Question:
     def start(self) -> tuple[str, ...]:
         """Entities that the question itself names (those of steps without dependencies)."""
         return tuple(step.entity for step in self.steps if not step.depends)
+
+    @property
+    def compares(self) -> bool:
+        """Whether the last step only compares what the earlier ones found."""
+        return not self.steps[-1].needs_search
+
+    @property
+    def compared(self) -> tuple[Step, ...]:
+        """The steps whose answers the last one compares; none where it does not compare."""
+        return tuple(self.steps[number - 1] for number in self.steps[-1].depends) if self.compares else ()
 
     @property
     def searches(self) -> tuple[Step, ...]:

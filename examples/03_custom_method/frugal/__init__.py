@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from verl_agentic.core.answers import exact_match
-from verl_agentic.core.environment import Effect, Finish, Search
+from verl_agentic.core.environment import Effect, Finish, Tools
 from verl_agentic.core.grammar import Action, ActionTag, Grammar
 from verl_agentic.core.judging import Judgement
-from verl_agentic.core.method import Method, Render, Score
+from verl_agentic.core.method import Method, Score
 from verl_agentic.core.rewards import outcome_rewards
 from verl_agentic.core.trajectory import Episode
 
@@ -19,8 +19,8 @@ from verl_agentic.core.trajectory import Episode
 class Environment:
     """`<search>` asks the retriever, `<answer>` ends the episode."""
 
-    def __init__(self, search: Search, render: Render):
-        self._search, self._render = search, render
+    def __init__(self, tools: Tools):
+        self._search, self._render = tools.search, tools.render
 
     async def apply(self, action: Action) -> Effect:
         if action.tag.terminal:

@@ -62,7 +62,7 @@ class StackOracle:
 
     def _search(self, _: str) -> str:
         step = self._step
-        entity = self.values[-1] if step.depends and self.values else step.entity
+        entity = self.values[step.depends[0] - 1] if step.depends else step.entity
         query = f"{entity} {step.keyword}"
         if self._sloppy and not self.values:
             query = f"{step.keyword} of {self.rng.choice(entity.split())}"
@@ -89,7 +89,7 @@ class StackOracle:
 
     @property
     def _compares(self) -> bool:
-        return self.question.kind == "comparison" and self.habit != EARLY
+        return self.question.compares and self.habit != EARLY
 
     def _finding(self, step: Step) -> str:
         """What the last search gave, in words."""
@@ -103,7 +103,7 @@ class StackOracle:
 
     def _compare(self, _: str) -> str:
         winner = self.question.answers[0]
-        best = next(step.answer for step in self.question.searches if step.entity == winner)
+        best = next(step.answer for step in self.question.compared if step.entity == winner)
         self.values.append(winner)
         self._next = self._conclude
         return self._reasoning(f"{self.question.steps[-1].relation} {best} {winner}")

@@ -63,7 +63,7 @@ class SearchOracle:
         self.values.append(value)
 
     def _search(self, step: Step) -> str:
-        entity = self.values[-1] if step.depends and self.values else step.entity
+        entity = self.values[step.depends[0] - 1] if step.depends else step.entity
         query = f"{entity} {step.keyword}"
         if self.habit == SLOPPY and not step.depends:
             query = f"{step.keyword} of {self.rng.choice(entity.split())}"
@@ -78,11 +78,12 @@ class SearchOracle:
         return f"{step.keyword} is {self.values[-1]}"
 
     def _answer(self) -> str:
-        if self.question.kind != "comparison" or self.habit == EARLY:
+        if not self.question.compares or self.habit == EARLY:
             return f"<think> {self._finding()} </think> <answer> {self.values[-1]} </answer>"
         winner = self.question.answers[0]
-        years = [f"{step.answer} {step.entity}" for step in self.question.searches]
-        best = next(step.answer for step in self.question.searches if step.entity == winner)
+        compared = self.question.compared
+        years = [f"{step.answer} {step.entity}" for step in compared]
+        best = next(step.answer for step in compared if step.entity == winner)
         thought = " ; ".join([*years, f"{self.question.steps[-1].relation} {best} {winner}"])
         return f"<think> {thought} </think> <answer> {winner} </answer>"
 
