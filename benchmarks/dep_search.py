@@ -32,6 +32,7 @@ ABLATIONS = (
     "dep_search_no_decompose_cpu",
     "dep_search_no_conclusion_cpu",
     "dep_search_sequential_cpu",
+    "dep_search_kl_paper_cpu",
 )
 STEPS = 30
 CAPACITIES = (1, 2, 3, 5, 20)

@@ -40,15 +40,16 @@ def texts(episode):
 
 
 @pytest.mark.parametrize("off", [(), OFF])
-@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, (1, 2, 3, 4, 2, 4), strict=True))
+@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, ({1}, {2}, {3}, {4}, {2}, {3, 4}), strict=True))
 def test_the_good_oracle_answers_every_kind_with_one_search_a_step(kind, searches, off):
     for question in questions(kind):
-        episode = play(question, off=off)
+        episode, due = play(question, off=off), len(question.searches)
         assert episode.outcome.kind == "ok"
         assert exact_match(episode.prediction, question.answers) == 1.0
-        assert episode.actions["search"] == searches
-        assert episode.actions.get("summary", 0) == (0 if off else searches)
-        assert len(episode.rows) == (1 if off else 1 + searches)
+        assert due in searches
+        assert episode.actions["search"] == due
+        assert episode.actions.get("summary", 0) == (0 if off else due)
+        assert len(episode.rows) == (1 if off else 1 + due)
         for step, found in zip(question.searches, episode.passages, strict=True):
             assert step.passage_id in found
 

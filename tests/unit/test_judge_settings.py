@@ -111,9 +111,7 @@ def judged(url: str, on_missing: str):
 
 
 def episodes(count: int):
-    source = trace_source(
-        "agentic_rag_r1", WordCodec(build_tokenizer()), kinds_of("agentic_rag_r1")
-    )
+    source = trace_source("agentic_rag_r1", WordCodec(build_tokenizer()), kinds_of("agentic_rag_r1"))
     return source.episodes("judge", count)
 
 

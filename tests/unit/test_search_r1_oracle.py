@@ -35,13 +35,14 @@ def always(habit):
     return {kind: {habit: 1.0} for kind in KINDS}
 
 
-@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, (1, 2, 3, 4, 2, 4), strict=True))
+@pytest.mark.parametrize(("kind", "searches"), zip(KINDS, ({1}, {2}, {3}, {4}, {2}, {3, 4}), strict=True))
 def test_good_oracle_answers_every_kind_with_one_search_a_step(kind, searches):
     for question in questions(kind):
         episode = play(question, ORACLE.make_oracle(question, WORLD.look_up))
         assert episode.outcome.kind == "ok"
         assert exact_match(episode.prediction, question.answers) == 1.0
-        assert episode.actions == {"search": searches}
+        assert episode.actions == {"search": len(question.searches)}
+        assert len(question.searches) in searches
         for step, found in zip(question.searches, episode.passages, strict=True):
             assert step.passage_id in found
 
